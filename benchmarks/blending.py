@@ -9,12 +9,14 @@ DATA are folders with the parts or folds that ``tierank.read_fold`` reads, files
 lambdamart   ``LambdaMART()``
 bag          LambdaMART with Blend's treatment: copies of features within the query, three settings averaged, four turns
 blend        ``Blend()``
-former       ``Blend(trees="lambdamart", n_trees=500)``, the default of earlier versions
-stochastic   ``Blend(n_seeds=0, linear=False)``: only its trees
-1x, 3x       its presets
+full         ``Blend.from_preset("full")``, twelve members
+former       ``Blend.from_preset("full", trees="lambdamart", n_trees=500)``, the default of earlier versions
+stochastic   ``Blend(n_seeds=0, linear=False)``: only its trees, which take four turns
+1x           its preset
+no torch     ``Blend(n_seeds=0)``: the blend of an installation without torch
 equal        ``Blend(weights="equal")``
-distilled    ``distill(blend, train, LambdaMART(query_features=True), valid=valid)``
-network      ``distill(blend, train, URank(), valid=valid)``
+distilled    ``distill(full, train, LambdaMART(query_features=True), valid=valid)``
+network      ``distill(full, train, URank(), valid=valid)``
 
 Fixed before any test part was used: **the only primary comparison is blend - bag, NDCG@10 under the rule wsdm20**,
 paired over the test queries, and pooled over the data sets by Stouffer's method with weights proportional to the square
@@ -44,20 +46,21 @@ from numpy.typing import NDArray
 import tierank
 from benchmarks.folds import Fold, pooled
 from benchmarks.stochastic import folds_of
-from tierank.significance import holm, paired_p
+from tierank.metrics.significance import holm, paired_p
 
 METRIC, RULE, BASELINE = "ndcg@10", "wsdm20", "bag"
-LAMBDAMART = {"trees": "lambdamart", "n_trees": 500}
+LAMBDAMART = {"trees": "lambdamart", "n_trees": 500, "rotate": True}
 BAG = LAMBDAMART | {"n_configs": 3, "n_seeds": 0, "linear": False, "weights": "equal"}
 FITTED: dict[str, Callable[..., tierank.Ranker]] = {
     "lambdamart": tierank.LambdaMART,
     "bag": lambda **given: tierank.Blend(**BAG, **given),
     "blend": tierank.Blend,
-    "former": lambda **given: tierank.Blend(**LAMBDAMART, **given),
+    "full": lambda **given: tierank.Blend.from_preset("full", **given),
+    "no torch": lambda **given: tierank.Blend(n_seeds=0, **given),
+    "former": lambda **given: tierank.Blend(n_seeds=1, **LAMBDAMART, **given),
     "stochastic": lambda **given: tierank.Blend(n_seeds=0, linear=False, **given),
     "equal": lambda **given: tierank.Blend(weights="equal", **given),
     "1x": lambda **given: tierank.Blend.from_preset("1x", **given),
-    "3x": lambda **given: tierank.Blend.from_preset("3x", **given),
 }
 DISTILLED: dict[str, Callable[..., tierank.Ranker]] = {
     "distilled": lambda **given: tierank.LambdaMART(query_features=True, **given),
@@ -85,7 +88,7 @@ def measure(systems: list[str], data: str, fold: int, seed: int, out: Path) -> N
     for name in sorted(missing, key=lambda name: name in DISTILLED):
         start = time.process_time()
         if name in DISTILLED:
-            blend = blend or tierank.Blend(**given).fit(train, valid=valid)
+            blend = blend or tierank.Blend.from_preset("full", **given).fit(train, valid=valid)
             start = time.process_time()
             ranker = tierank.distill(blend, train, DISTILLED[name](**given), valid=valid)
         else:

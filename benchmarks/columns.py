@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 
 import tierank
-from tierank.serve.documents import Features
-from tierank.serve.limits import Limits
-from tierank.serve.requests import read_score
+from tierank.serve import Limits
+from tierank.serve.requests import Features, read_score
 
 ROUNDS = 5
 

@@ -18,7 +18,7 @@ import numpy as np
 
 import tierank
 from tierank import RANKERS, TARGETS, ParameterError, Proof, RankingDataset
-from tierank.rankers import Ranker
+from tierank.rankers.base import Ranker
 
 TREES = {"n_trees": 100, "n_jobs": 1}
 NETWORK = {"max_epochs": 2, "n_jobs": 1}

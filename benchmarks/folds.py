@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tierank
-from tierank.significance import paired_p
+from tierank.metrics.significance import paired_p
 
 Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset]
 

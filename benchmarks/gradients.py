@@ -26,7 +26,7 @@ from collections.abc import Callable
 import lightgbm
 import numpy as np
 
-from tierank.objectives import StochasticUMartObjective, UMartObjective
+from tierank.losses import StochasticUMartObjective, UMartObjective
 
 CONTESTANTS = {
     "uMart, window 1": (UMartObjective, {"window": 1}),

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tierank
-from tierank.significance import paired_p
+from tierank.metrics.significance import paired_p
 
 METRIC, NETWORK, TREES = "ndcg@10", "URank, plain-inputs", "LambdaMART"
 THREE = ("query_minmax", "query_log1p", "log1p")

@@ -1,7 +1,7 @@
 """LinearRanker and LambdaMART with their defaults on public data. ``python -m benchmarks.linear``
 
 Five folds of OHSUMED, MQ2008 and MQ2007-85 (all queries of MQ2007, a sample of 85% of their documents): NDCG@10 on the
-test parts under the rule ``tierank``, the paired difference over queries with its 95% interval (bootstrap) and p-value
+test parts under the rule ``tierank``, the paired difference over queries with its 95% interval and p-value
 (t-test, uncorrected), and CPU seconds of a fit on one thread. Data sets that do not exist are skipped.
 """
 

@@ -20,9 +20,9 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 
 import numpy as np
 
-from tierank.dataset import RankingDataset
-from tierank.evaluation import evaluate
+from tierank.data.dataset import RankingDataset
 from tierank.metrics import Judge
+from tierank.metrics.evaluate import evaluate
 from tierank.report import Table
 
 CUTOFFS = (1, 3, 5, 10)

@@ -1,11 +1,12 @@
-"""The tables of docs/results.md, made from the files in docs/results.
+"""The tables of docs/results.md and docs/paper.md, made from the files in docs/results.
 
     python -m benchmarks.results add ohsumed-default RUN    add the results of a run of `tierank cv` to docs/results
-    python -m benchmarks.results                            write all tables of docs/results.md again
+    python -m benchmarks.results                            write all tables of the two pages again
 
 A file contains means, spreads over seeds, differences with their tests, settings, versions and CPU time; no scores, and
-no paths. Tables are between `<!-- table: NAME -->` and `<!-- end -->`; a baseline and metrics after NAME make a table
-of differences: `<!-- table: NAME differences ndcg@10 -->`.
+no paths. Tables are between `<!-- table: NAME -->` and `<!-- end -->`. Words after NAME make other tables:
+`<!-- table: NAME differences ndcg@10 -->` has differences to the baseline in these metrics, and
+`<!-- table: NAME paper urank uboost -->` the NDCG of these systems beside that of the paper.
 """
 
 import argparse
@@ -13,15 +14,12 @@ import json
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from tierank import Run
-from tierank.metrics import RULES
-from tierank.report.tables import paper_rows
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE, FILES = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES, FILES = (DOCS / "results.md", DOCS / "paper.md"), DOCS / "results"
 _MARK = {"better": r"\*+", "worse": r"\*-"}
 
 
@@ -34,7 +32,7 @@ def add(name: str, run: Run) -> None:
 
 
 def tabulate(found: dict[str, Any]) -> str:
-    """Means, spreads and marks, and the paper's rows if the run has them."""
+    """Means, spreads and marks."""
     comparison, metrics = found["comparison"], found["metrics"]
     best = {m: max(values[m]["mean"] for values in comparison["systems"].values()) for m in metrics}
     rows = []
@@ -48,15 +46,34 @@ def tabulate(found: dict[str, Any]) -> str:
             cells.append(text + ("" if contrast is None else _MARK.get(contrast["verdict"], "")))
         seconds = found["cpu_seconds"][system]
         rows.append([system, *cells, "-" if seconds is None else f"{seconds:.1f}"])
-    origin = SimpleNamespace(description=found["data"]["description"])
-    plan = SimpleNamespace(paper=found["paper"], protocol=found["protocol"], data=origin)
-    paper, notes = paper_rows(SimpleNamespace(plan=plan, metrics=metrics, rule=RULES.get(comparison["rule"]["name"])))
     lines = [[f"{comparison['baseline']} is the baseline", *metrics, "CPU s/run"], ["---"] * (len(metrics) + 2)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in [*lines, *rows, *paper])
     seeds = f"seed{'s' * (len(found['seeds']) > 1)} {', '.join(map(str, found['seeds']))}"
-    words = f"{found['created'][:10]}, {seeds}, {comparison['n_queries']:,} queries, rule {comparison['rule']['name']}"
-    notes = [note[:1].upper() + note[1:] for note in notes]
-    return "\n".join([table, "", f"{words}. {' '.join(notes)}".strip()])
+    words = f"{found['created'][:10]}, {seeds}, {comparison['n_queries']:,} queries, rule {comparison['rule']['name']}."
+    return "\n".join([*map(_row, [*lines, *rows]), "", words])
+
+
+def tabulate_paper(found: dict[str, Any], systems: list[str]) -> str:
+    """Ours, the paper's and the difference with its verdict, in NDCG."""
+    metrics = [metric for metric in found["metrics"] if metric.startswith("ndcg")]
+    rows = [["", "", *metrics], ["---"] * (len(metrics) + 2)]
+    for system in systems:
+        means, spreads, beside = found["comparison"]["systems"][system], found["spread"][system], []
+        for metric in metrics:
+            one, spread = found["beside_paper"][system][metric], spreads[metric]
+            beside.append(
+                (
+                    f"{means[metric]['mean']:.3f}" + (f" ± {spread:.3f}" if spread else ""),
+                    f"{one['printed']['value']:.3f}" + r"\*" * one["printed"]["is_marked"],
+                    f"{one['difference']:+.3f} {one['verdict']}".rstrip(),
+                )
+            )
+        names = ((system, "ours"), ("", "paper"), ("", "difference"))
+        rows += [[*name, *cells] for name, cells in zip(names, zip(*beside, strict=True), strict=True)]
+    return "\n".join(map(_row, rows))
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def tabulate_differences(found: dict[str, Any], metrics: list[str]) -> str:
@@ -86,7 +103,11 @@ def fill(text: str) -> str:
     def table(match: re.Match[str]) -> str:
         name, *asked = match[1].split()
         found = json.loads((FILES / f"{name}.json").read_text())
-        body = tabulate_differences(found, asked[1:]) if asked else tabulate(found)
+        kind, *words = asked or ["means"]
+        if kind == "means":
+            body = tabulate(found)
+        else:
+            body = {"differences": tabulate_differences, "paper": tabulate_paper}[kind](found, words)
         return f"<!-- table: {match[1]} -->\n{body}\n<!-- end -->"
 
     return re.sub(r"<!-- table: ([^>]*?) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
@@ -101,7 +122,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.action == "add":
         add(options.name, Run.open(options.run).judged_by(baseline=options.baseline))
-    PAGE.write_text(fill(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(fill(page.read_text()))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.cable import Speed
 from benchmarks.traffic import of_step, of_tree
-from tierank.team import cut_queries
+from tierank.data.team import cut_queries
 
 SIZES = (10**5, 10**6, 10**7)
 # Growth is measured with few features, so that 10^7 documents fit; the cost per document with those of MSLR-WEB.
@@ -117,8 +117,8 @@ def stages(n_documents: int, n_features: int, folder: Path) -> dict[str, dict[st
     import torch  # noqa: F401
 
     import tierank
-    from tierank.objectives import UMartObjective
-    from tierank.training.order import canonical_rows
+    from tierank.losses import UMartObjective
+    from tierank.rankers.order import canonical_rows
 
     meter, repeats = Meter(), 3 if n_documents < 10**6 else 1
     text = folder / "data.txt"
@@ -165,7 +165,7 @@ def warm(data: Any) -> None:
     """Compile, import and start everything that happens only once."""
     import tierank
 
-    tierank.UMart(n_trees=2, n_jobs=1).fit(data, valid=data).predict(data)
+    tierank.UMart(n_trees=2, n_jobs=1).fit(data, valid=data.select([0])).predict(data)
     tierank.URank.from_preset("plain-inputs", max_epochs=1, n_jobs=1).fit(data).predict(data)
 
 
@@ -280,9 +280,9 @@ def team(n_documents: int, repeats: int) -> None:
 def held(kind: str, size: int, folder: Path, by_parts: bool) -> float:
     """The most anonymous memory that one process takes to train, in bytes per document of all processes."""
     import tierank
+    from tierank.data.team import Team
     from tierank.distributed import join
-    from tierank.team import Team
-    from tierank.training.networks import lists
+    from tierank.rankers import network_scoring as lists
 
     lists._KEPT_BYTES = 0  # inputs that are kept if they are small: up to 128 MB for any number of documents
     data = tierank.read(folder)

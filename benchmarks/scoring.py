@@ -23,9 +23,9 @@ import numpy as np
 import tierank
 from tierank import RANKERS, TARGETS, ParameterError, RankingDataset
 from tierank.export import Model
-from tierank.training.blend import NETWORKS as NETWORKS_OF_BLEND
-from tierank.training.blend import TREES as TREES_OF_BLEND
-from tierank.training.model import Resources, Seen
+from tierank.rankers.blend import NETWORKS as NETWORKS_OF_BLEND
+from tierank.rankers.blend import TREES as TREES_OF_BLEND
+from tierank.rankers.model import Resources, Seen
 from tierank.transforms import add_query_copies
 
 System = Callable[[np.ndarray], object]
@@ -101,7 +101,8 @@ def _sample(has_missing: bool) -> RankingDataset:
 def _refusal(ranker: tierank.Ranker, target: str, data: RankingDataset, has_missing: bool) -> str | None:
     seen = Seen(data.n_features, has_missing=has_missing, longest_query=3)
     try:
-        TARGETS[target].check(Model(ranker.outline(data, seen), data.n_features, None, has_missing))
+        skeleton = ranker.export_skeleton(data, seen, ranker.checked_settings())
+        TARGETS[target].check(Model(skeleton, data.n_features, None, has_missing))
     except ParameterError as error:
         return str(error).removeprefix(f"{target}: ")
     return None
@@ -185,7 +186,7 @@ def make_goals(n_lists: int) -> Iterator[Goal]:
     gaps = [drop_values(rows, seed) for seed, rows in enumerate(lists)]
     yield tree_goal(f"the same trees, a tenth of the values missing, lists of {LENGTH:,}", ranker, gaps, "CPU", 0.10)
     small = {"rotate": False, "n_trees": 300, "max_epochs": 1, "n_jobs": 1}
-    blend = tierank.Blend(trees="lambdamart", n_configs=3, n_seeds=2, **small).fit(train)
+    blend = tierank.Blend(trees="lambdamart", n_configs=3, n_seeds=2, rotate=True, **small).fit(train)
     n = len(blend.members_)
     yield Goal(
         f"Blend of {n}, lists of 100, 10 at once", by_queries(blend.predict), plain_blend(blend), lists, "CPU", 0.25

@@ -13,19 +13,22 @@ import argparse
 import numpy as np
 
 import tierank
-from tierank.segments import Attribute, compare_segments, judge_segments
-from tierank.significance import benjamini_hochberg
+from tierank.metrics.segments import Attribute, compare_segments, judge_segments
+from tierank.metrics.significance import benjamini_hochberg
 
 METRICS = ("ndcg@10", "mrr")
 SHAPES = ((2, 3, 5), (20,), (2, 10, 50))
 
 
-def values_of_two_rankers(n_queries: int) -> dict[str, np.ndarray]:
-    """The values of two noisy rankers in each metric, 2 x queries."""
+def values_of_two_rankers(
+    n_queries: int, metrics: tuple[str, ...] = METRICS, signals: tuple[float, float] = (0.5, 0.5)
+) -> dict[str, np.ndarray]:
+    """The values of two noisy rankers in each metric, 2 x queries; ``signals`` say how well each knows the ratings."""
     data = tierank.make_ranking(n_queries, n_features=5, mean_length=15, max_length=40, seed=1)
-    judge = tierank.Judge(data, METRICS)
-    noisy = [judge(data.ratings / 2 + np.random.default_rng(s).normal(size=data.n_documents)) for s in (1, 2)]
-    found = {metric: np.array([one[metric] for one in noisy]) for metric in METRICS}
+    judge = tierank.Judge(data, metrics)
+    noise = [np.random.default_rng(s).normal(size=data.n_documents) for s in (1, 2)]
+    noisy = [judge(signal * data.ratings + one) for signal, one in zip(signals, noise, strict=True)]
+    found = {metric: np.array([one[metric] for one in noisy]) for metric in metrics}
     return {metric: values[:, ~np.isnan(values).any(axis=0)] for metric, values in found.items()}
 
 
@@ -35,7 +38,7 @@ def draw_null(values: np.ndarray, shape: tuple[int, ...], rng: np.random.Generat
     taken = values[:, rng.choice(values.shape[1], n)]
     ours, theirs = np.where(rng.random(n) < 0.5, taken, taken[::-1])
     attributes = [Attribute(str(k), tuple(map(str, range(k))), rng.integers(k, size=n)) for k in shape]
-    compared = compare_segments({"new": {"m": ours - theirs}}, attributes, 0, 1)
+    compared = compare_segments({"new": {"m": ours - theirs}}, attributes)
     judged = judge_segments({"m": ours}, attributes)
     return tuple(any(one.verdict in ("better", "worse") for one in found) for found in (compared, judged))
 
@@ -47,7 +50,7 @@ def draw_mixed(values: np.ndarray, rng: np.random.Generator) -> tuple[float, flo
     codes = rng.integers(20, size=n)
     ours, theirs = np.where(rng.random(n) < 0.5, taken, taken[::-1])
     differences = ours - theirs + np.where(codes < 10, 0.08, 0.0)
-    found = compare_segments({"new": {"m": differences}}, [Attribute("a", tuple(map(str, range(20))), codes)], 0, 1)
+    found = compare_segments({"new": {"m": differences}}, [Attribute("a", tuple(map(str, range(20))), codes)])
     plain = benjamini_hochberg(np.array([one.contrast.p for one in found])) < 0.05
     is_lower = np.array([one.difference < 0 for one in found])
     return float(any(one.verdict == "worse" for one in found)), float((plain & is_lower).any())

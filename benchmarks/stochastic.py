@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 import tierank
 from benchmarks import texts
 from benchmarks.folds import Fold, cut, pooled, read
-from tierank.significance import paired_p
+from tierank.metrics.significance import paired_p
 
 COMMON: dict[str, Any] = {
     "learning_rate": 0.05,

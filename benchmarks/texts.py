@@ -30,8 +30,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 
 import tierank
 from benchmarks.folds import N_PARTS, Fold, cut
-from tierank.significance import paired_p
-from tierank.texts import TextStatistics
+from tierank.data.text import BM25Statistics
+from tierank.metrics.significance import paired_p
 
 QUERY, TITLE = "search_term", "product_title"
 COLUMNS = tierank.Columns(texts=[(QUERY, TITLE)])
@@ -65,7 +65,7 @@ def texts_of(data: tierank.RankingDataset, name: str) -> list[str]:
 
 def matched(fold: Fold) -> Fold:
     """Match features, with the statistics of the training part, instead of the texts."""
-    statistics = TextStatistics.learn(texts_of(fold[0], TITLE))
+    statistics = BM25Statistics.learn(texts_of(fold[0], TITLE))
     train, valid, test = (
         data.replace(
             features=statistics.match(texts_of(data, QUERY), texts_of(data, TITLE)), feature_names=None, kinds={}
@@ -78,7 +78,7 @@ def matched(fold: Fold) -> Fold:
 def cosine(
     train: tierank.RankingDataset, _: tierank.RankingDataset, judged: tierank.RankingDataset, __: int
 ) -> NDArray[np.float64]:
-    statistics = TextStatistics.learn(texts_of(train, TITLE))
+    statistics = BM25Statistics.learn(texts_of(train, TITLE))
     return statistics.match(texts_of(judged, QUERY), texts_of(judged, TITLE))[:, 1].astype(np.float64)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tierank
-from tierank.significance import paired_p
+from tierank.metrics.significance import paired_p
 
 TIES = ("mean", "rows")
 

@@ -36,7 +36,7 @@ def lightgbm_rounds(data, n_jobs: int, objective: object, **switches: object) ->
     if isinstance(objective, str):
         yield lambda: booster.update()
     else:
-        from tierank.training.lightgbm_adapter import exact_in_sums
+        from tierank.rankers.tree_training import exact_in_sums
 
         objective.prepare(data.ratings, data.offsets)
         yield lambda: booster.update(fobj=lambda scores, _: tuple(map(exact_in_sums, objective.gradients(scores))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
@@ -30,80 +29,71 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def make_commands() -> str:
-    """A section per command, from its parser."""
-    from tierank.cli import make_parser
+    """A section per command, from its declaration."""
+    from tierank.cli import TIERANK
 
-    commands = _commands_of(make_parser())
     lines = [
         "# Command line",
         "",
         "`tierank COMMAND --help` prints the same. Exit codes: 0 for success; 2 for a user error, explained in one line"
         " on standard error; 3 if one of several processes lost contact with the others; 130 after Ctrl-C.",
         "",
-        *_list(commands, ""),
+        *_list(TIERANK.commands, ""),
     ]
-    for name, command in commands.choices.items():
-        lines += _section(name, command)
-    reading = next(group for group in commands.choices["describe"]._action_groups if group.title == _READING)
-    lines += ["", f"## {_READING.capitalize()}", "", "Options of every command that reads data.", "", *_table(reading)]
+    for name, command in TIERANK.walk():
+        lines += [
+            "",
+            f"{'##' + '#' * name.count(' ')} {name}",
+            "",
+            f"{_cell(command.help[0].upper() + command.help[1:])}.",
+        ]
+        lines += ["", "```", _usage(command, name), "```"]
+        if command.commands:
+            lines += ["", *_list(command.commands, f"{name} ")]
+        headings = dict.fromkeys(one.heading for one in command.arguments)
+        for heading in headings:
+            if heading == _READING:
+                lines += ["", f"Also the [options on how data are read](#{_READING.replace(' ', '-')})."]
+            else:
+                given = [one for one in command.arguments if one.heading == heading]
+                positional = [one for one in given if not one.is_option]
+                lines += _table("arguments", positional)
+                lines += _table(heading or "options", [one for one in given if one.is_option])
+        lines += ["", "Example:", "", "```", command.example, "```"]
+    describe = next(one for one in TIERANK.commands if one.name == "describe")
+    lines += ["", f"## {_READING.capitalize()}", "", "Options of every command that reads data."]
+    lines += _table(_READING, [one for one in describe.arguments if one.heading == _READING])
     return "\n".join(lines) + "\n"
-
-
-def _commands_of(parser: argparse.ArgumentParser) -> Any:
-    """The action that holds the commands of a parser; None if it has none."""
-    return next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
 
 
 def _list(commands: Any, before: str) -> list[str]:
     """A table of commands; ``before`` are the words before their names."""
-    named = {f"{before}{one.dest}": _cell(one.help) for one in commands._choices_actions}
+    named = {f"{before}{one.name}": _cell(one.help) for one in commands}
     rows = [f"| [`{name}`](#{name.replace(' ', '-')}) | {what} |" for name, what in named.items()]
     return ["| command | |", "|---|---|", *rows]
 
 
-def _section(name: str, command: argparse.ArgumentParser, level: str = "##") -> list[str]:
-    """A command, and the commands inside it."""
-    lines = ["", f"{level} {name}", "", _cell(command.description), "", "```", _usage(command, name), "```"]
-    commands = _commands_of(command)
-    for group in command._action_groups:
-        if group.title == _READING:
-            lines += ["", f"Also the [options on how data are read](#{_READING.replace(' ', '-')})."]
-        elif commands in group._group_actions:
-            lines += ["", *_list(commands, f"{name} ")]
-        elif table := _table(group):
-            lines += ["", *table]
-    if command.epilog:
-        lines += ["", "Example:", "", "```", command.epilog.removeprefix("Example: "), "```"]
-    for word, inner in {} if commands is None else commands.choices.items():
-        lines += _section(f"{name} {word}", inner, level + "#")
-    return lines
+def _table(title: str, arguments: Any) -> list[str]:
+    rows = [_option(one) for one in arguments]
+    return ["", f"| {_cell(title).lower()} | |", "|---|---|", *rows] if rows else []
 
 
-def _table(group: argparse._ArgumentGroup) -> list[str]:
-    rows = [_option(one) for one in group._group_actions if one.dest != "help"]
-    return [f"| {_cell(group.title).lower()} | |", "|---|---|", *rows] if rows else []
-
-
-def _usage(command: argparse.ArgumentParser, name: str) -> str:
+def _usage(command: Any, name: str) -> str:
     """Arguments and needed options: the others stand in the table."""
     words = ["tierank", name]
-    for one in command._actions:
-        if not one.option_strings:
-            many = " ..." if one.nargs in ("*", "+") else ""
-            words.append(f"[{_metavar(one)}{many}]" if one.nargs in ("*", "?") else f"{_metavar(one)}{many}")
-        elif one.required:
-            words.append(f"{one.option_strings[0]} {_metavar(one)}")
-    return " ".join([*words, "[options]"])
+    for one in command.arguments:
+        nargs = one.settings.get("nargs")
+        if not one.is_option:
+            many = " ..." if nargs in ("*", "+") else ""
+            words.append(f"[{one.metavar}{many}]" if nargs in ("*", "?") else f"{one.metavar}{many}")
+        elif one.settings.get("required"):
+            words.append(f"{one.flag} {one.metavar}")
+    return " ".join([*words, *["COMMAND"] * bool(command.commands), "[options]"])
 
 
-def _option(one: argparse.Action) -> str:
-    value = "" if one.nargs == 0 else f" {_metavar(one)}"
-    shown = f"{', '.join(one.option_strings)}{value}".strip() if one.option_strings else _metavar(one)
-    return f"| `{shown.replace('|', chr(92) + '|')}` | {_cell((one.help or '') % vars(one) if one.help else '')} |"
-
-
-def _metavar(one: argparse.Action) -> str:
-    return str(one.metavar or (one.dest.upper() if one.option_strings else one.dest))
+def _option(one: Any) -> str:
+    shown = one.metavar if not one.is_option else one.flag if one.is_switch else f"{one.flag} {one.metavar}"
+    return f"| `{shown.replace('|', chr(92) + '|')}` | {_cell(one.settings['help'].replace('%%', '%'))} |"
 
 
 # The settings of rankers

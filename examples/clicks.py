@@ -31,11 +31,8 @@ scores["judgements"][judged.document] = judged.rating
 print(tierank.compare(data, scores, metrics=["ndcg@5", "ndcg@10"]))
 
 # To train a ranker, rate documents with their features: where clicks say little, similar documents say more.
-named = tierank.RankingDataset(
-    data.features, qid=data.query_ids[data.query_of_row], document_ids=np.arange(data.n_documents)
-)
 trees = {"n_trees": 30, "n_leaves": 7, "min_documents": 5}
-scores["trees by judgements"] = tierank.LambdaMART(**trees).fit(judged.rate(named)).predict(data)
+scores["trees by judgements"] = tierank.LambdaMART(**trees).fit(judged.rate(data)).predict(data)
 
 # Or learn from the clicks themselves, each divided by its propensity; trees can also learn propensities on their own.
 lists = clicks.training_data(train, data)
@@ -47,7 +44,7 @@ shown = ("naive trees", "corrected trees", "trees by judgements")
 print(tierank.compare(data, {name: scores[name] for name in shown}, metrics=["ndcg@10"]))
 
 # What would a ranker by these ratings have earned? On other sessions than those that it learned from.
-print(clicks.evaluate_ranking(test, scores["judgements"][test.column("row")], propensities, method="dr", clip=10))
+print(clicks.evaluate_ranking(test, scores["judgements"], propensities, data=data, method="dr", clip=10))
 
 # Worth a try online? So many sessions show a preference of 52% by interleaving; an A/B test needs many more.
 print(f"interleaving: {clicks.interleaving_sample_size(share=0.52, ties=0.5):,} sessions")

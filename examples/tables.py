@@ -12,12 +12,12 @@ shop = pd.DataFrame(
         "product": [f"product {k}" for k in range(400)],
         "price": rng.gamma(2, 20, 400),
         "match": rng.random(400),
-        "clicks": rng.poisson(3, 400),
+        "reviews": rng.poisson(3, 400),
     }
 )
-shop["rating"] = np.digitize(shop["match"] + shop["clicks"] / 10 + rng.normal(0, 0.2, 400), [0.8, 1.1, 1.4])
+shop["rating"] = np.digitize(shop["match"] + shop["reviews"] / 10 + rng.normal(0, 0.2, 400), [0.8, 1.1, 1.4])
 
-features = shop[["price", "match", "clicks"]]
+features = shop[["price", "match", "reviews"]]
 ranker = tierank.UMart(n_trees=40, n_jobs=1).fit(features, shop["rating"], qid=shop["search"])
 print("what counts:", dict(zip(ranker.feature_names_in_, ranker.feature_importances_.round(2).tolist(), strict=True)))
 

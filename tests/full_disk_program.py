@@ -13,12 +13,12 @@ import tierank
 from tierank.experiments.crossval import cross_validate
 from tierank.experiments.tuning import Between, tune
 from tierank.export import TARGETS
-from tierank.readers import FORMATS
+from tierank.io import FORMATS
 from tierank.report import draw_improvement, write_per_query
-from tierank.report.explanation import draw_explanation
+from tierank.report.figures import draw_explanation
 from tierank.report.page import write_report
 
-DATA = tierank.make_ranking(30, n_features=4, mean_length=10, max_length=20)
+DATA, VALID, TEST = (tierank.make_ranking(30, n_features=4, mean_length=10, max_length=20, seed=s) for s in range(3))
 TREES = tierank.UMart(n_trees=3, n_jobs=1)
 LEARNERS = {
     "trees": TREES,
@@ -31,8 +31,8 @@ LEARNERS = {
 
 def writers(folder):
     """What writes to a place, by the name of the place."""
-    run = cross_validate({"a": TREES, "b": LEARNERS["network"]}, [(DATA, DATA, DATA)], n_jobs=1, out=folder / "run")
-    fitted = {name: ranker.fit(DATA, valid=DATA) for name, ranker in LEARNERS.items()}
+    run = cross_validate({"a": TREES, "b": LEARNERS["network"]}, [(DATA, VALID, TEST)], n_jobs=1, out=folder / "run")
+    fitted = {name: ranker.fit(DATA, valid=VALID) for name, ranker in LEARNERS.items()}
     trees, scores = fitted["trees"], fitted["trees"].predict(DATA)
     explanation = tierank.explain_pair(trees, DATA, DATA.query_ids[0], 1, 2)
     for name, form in FORMATS.items():
@@ -52,8 +52,8 @@ def writers(folder):
         yield f"explanation.{ending}", lambda place: draw_explanation(explanation, place)
     yield "report.html", partial(write_report, run)
     yield "profile.html", lambda place: tierank.write_profile(tierank.profile(DATA), place)
-    yield "kept run", lambda place: cross_validate({"a": TREES}, [(DATA, DATA, DATA)], n_jobs=1, out=place)
-    yield "study", lambda place: tune(TREES, DATA, DATA, trials=2, space={"n_leaves": Between(2, 4)}, study=place)
+    yield "kept run", lambda place: cross_validate({"a": TREES}, [(DATA, VALID, TEST)], n_jobs=1, out=place)
+    yield "study", lambda place: tune(TREES, DATA, VALID, trials=2, space={"n_leaves": Between(2, 4)}, study=place)
 
 
 @contextmanager

@@ -3,77 +3,20 @@
 import math
 
 import numpy as np
-from reference_objectives import discount_at, gain_of, ideal_dcg, ranks_of, windows_below
+import torch
+from reference_objectives import discount_at, gain_of, ideal_dcg, ranks_of
 
-
-def algorithm_1(ratings, scores):
-    """The uRank loss of one query as the paper's Algorithm 1 has it, with n x n masks."""
-    Y, F = np.asarray(ratings, float), np.asarray(scores, float)
-    e = np.ones(len(Y))
-    G = 2**Y - 1
-    P = np.outer(Y, e) - np.outer(e, Y)
-    M = np.where(P > 0, 1.0, 0.0)
-    T = M @ np.exp(F)
-    L = np.log(1 + T / np.exp(F))
-    L = L * G
-    return L.sum() / (len(set(Y)) - 1)
-
-
-def algorithm_2(ratings, scores):
-    """The residuals of the uRank loss of one query as the paper's Algorithm 2 has them."""
-    Y, F = np.asarray(ratings, float), np.asarray(scores, float)
-    e = np.ones(len(Y))
-    G = 2**Y - 1
-    P = np.outer(Y, e) - np.outer(e, Y)
-    M = np.where(P > 0, 1.0, 0.0)
-    T = M @ np.exp(F)
-    with np.errstate(divide="ignore"):  # T is 0 in the lowest tier: 1 / (1 + infinity)
-        Z = 1 / (1 + np.exp(F) / T)
-    Z = Z * G
-    M_ = np.where(P < 0, -1.0, 0.0)
-    T_ = T + np.exp(F)
-    Z_ = M_ @ (G / T_)
-    Z_ = Z_ * np.exp(F)
-    Z_1 = Z + Z_
-    return Z_1 / (len(set(Y)) - 1)
+from tierank import paper
 
 
 def urank(ratings, scores):
-    """Eq. 2, with the logarithm of each likelihood from shifted exponentials."""
+    """Eq. 2 of the paper."""
     return windowed_urank(ratings, scores, None)
 
 
 def windowed_urank(ratings, scores, window=2):
     """Eq. 2 with the likelihood of Eq. 3."""
-    total = 0.0
-    for d in range(len(ratings)):
-        for members in windows_below(d, ratings, scores, window):
-            total -= gain_of(ratings[d]) * log_softmax([scores[d], *(scores[e] for e in members)])[0]
-    return total / max(len(set(ratings)) - 1, 1)
-
-
-def stepwise_windowed_urank(ratings, scores_of_step, window):
-    """Eq. 2 with the likelihood of Eq. 3, where tier t and what is below it have the scores of step t."""
-    levels = sorted(set(ratings), reverse=True)
-    total = 0.0
-    for level, scores in zip(levels[:-1], scores_of_step, strict=True):
-        rest = sorted((s for s, r in zip(scores, ratings, strict=True) if r < level), reverse=True)
-        windows = [rest[k : k + window] for k in range(0, len(rest), window)]
-        for d in (d for d, r in enumerate(ratings) if r == level):
-            total -= gain_of(level) * sum(log_softmax([scores[d], *members])[0] for members in windows)
-    return total / max(len(levels) - 1, 1)
-
-
-def stepwise_urank(ratings, scores_of_step):
-    """Eq. 2 where the documents of tier t and those below have the scores of step t."""
-    levels = sorted(set(ratings), reverse=True)
-    total = 0.0
-    for level, scores in zip(levels[:-1], scores_of_step, strict=True):
-        below = [scores[e] for e, r in enumerate(ratings) if r < level]
-        for d, r in enumerate(ratings):
-            if r == level:
-                total -= gain_of(level) * log_softmax([scores[d], *below])[0]
-    return total / max(len(levels) - 1, 1)
+    return paper.urank_loss(torch.as_tensor(ratings), torch.as_tensor(scores), window).item()
 
 
 def log_softmax(values):

@@ -62,6 +62,27 @@ def bpref(ratings, relevant):
     return total / n_relevant if n_relevant else 0.0
 
 
+def hit_rate(ratings, k, relevant):
+    return float(any(map(relevant, ratings[:k])))
+
+
+def f1(ratings, k, relevant):
+    p, r = precision(ratings, k, relevant), recall(ratings, k, relevant)
+    return 2 * p * r / (p + r) if p + r else 0.0
+
+
+def r_precision(ratings, relevant):
+    everything = sum(map(relevant, ratings))
+    return sum(map(relevant, ratings[:everything])) / everything if everything else 0.0
+
+
+def auc(ratings, relevant):
+    """Of ratings in ranked order: ties are averaged over their orders, which counts half."""
+    marks = list(map(relevant, ratings))
+    pairs = [a for i, a in enumerate(marks) for b in marks[i + 1 :] if a != b]
+    return sum(pairs) / len(pairs) if pairs else 1.0
+
+
 def orders(ratings, scores):
     """Every list of ratings by descending score, one for each order of the tied documents."""
     by_score = sorted(zip(scores, ratings, strict=True), key=lambda pair: -pair[0])

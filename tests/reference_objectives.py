@@ -1,8 +1,12 @@
-"""Slow twins of the objectives: plain loops over one query, written from the formulas."""
+"""Slow twins of what tierank's objectives add to the paper's formulas: plain loops over one query."""
 
 import functools
 import itertools
 import math
+
+import torch
+
+from tierank import paper
 
 
 def gain_of(rating):
@@ -30,14 +34,6 @@ def ideal_dcg(ratings, k=None):
     return sum(g * discount_at(i + 1) for i, g in enumerate(gains))
 
 
-def windows_below(d, ratings, scores, window):
-    """The documents rated lower than d, by decreasing score, cut into windows."""
-    rank = ranks_of(scores)
-    below = sorted((e for e in range(len(ratings)) if ratings[e] < ratings[d]), key=rank.get)
-    size = window or max(len(below), 1)
-    return [below[i : i + size] for i in range(0, len(below), size)]
-
-
 @functools.cache
 def tied_ranks(scores):
     """The ranks that each document shares with those of equal score."""
@@ -63,27 +59,29 @@ def log_sum_exp(values):
     return top + math.log(sum(math.exp(v - top) for v in values))
 
 
-def log_window_sums(d, ratings, scores, window, sigma, ties):
-    """The logarithm of k_b for each document below d: where ties are shared, of its harmonic mean over their places."""
-    windows = windows_below(d, ratings, scores, window)
-    sums = {e: log_sum_exp([sigma * scores[x] for x in members]) for members in windows for e in members}
+def log_window_sums(ratings, scores, window, sigma, ties):
+    """For each document d the logarithm of k_b for each document below it.
+
+    Where ties are shared, that of the harmonic mean over the places of the tied documents.
+    """
+    sums = {d: {} for d in range(len(ratings))}
+    for higher, members in paper.windows(torch.tensor(ratings), torch.tensor(scores), window):
+        log_sum = log_sum_exp([sigma * scores[x] for x in members.tolist()])
+        for d in higher.tolist():
+            sums[d] |= dict.fromkeys(members.tolist(), log_sum)
     if ties == "rows":
         return sums
-    tied = {e: [x for x in sums if scores[x] == scores[e]] for e in sums}
-    return {e: math.log(len(tied[e])) - log_sum_exp([-sums[x] for x in tied[e]]) for e in sums}
+    return {d: {e: shared_log_sum(e, own, scores) for e in own} for d, own in sums.items()}
+
+
+def shared_log_sum(e, sums, scores):
+    tied = [x for x in sums if scores[x] == scores[e]]
+    return math.log(len(tied)) - log_sum_exp([-sums[x] for x in tied])
 
 
 def best_rank(d, scores, ties):
     """The rank that counts for truncation: of a tie the best."""
     return ranks_of(scores)[d] if ties == "rows" else min(tied_ranks(tuple(scores))[d])
-
-
-def shares(d, window, scores, sigma):
-    """p of d and p' of each document of the window, from exponentials relative to the highest of them."""
-    top = max(scores[e] for e in (d, *window))
-    powers = {e: math.exp(sigma * (scores[e] - top)) for e in (d, *window)}
-    total = sum(powers.values())
-    return powers[d] / total, {e: powers[e] / total for e in window}
 
 
 def pair_weight(d, e, ratings, scores, weights, idcg_at=None, ties="rows"):
@@ -117,8 +115,8 @@ def umart(
     """
     n = len(ratings)
     gradients, hessians = [0.0] * n, [0.0] * n
-    for d in range(n):
-        for e, log_sum in log_window_sums(d, ratings, scores, window, sigma, ties).items():
+    for d, sums in log_window_sums(ratings, scores, window, sigma, ties).items():
+        for e, log_sum in sums.items():
             if truncation is not None and min(best_rank(x, scores, ties) for x in (d, e)) > truncation:
                 continue
             log_total = log_sum_exp([sigma * scores[d], log_sum])
@@ -151,24 +149,3 @@ def umart_over_orders(ratings, scores, **chosen):
             for place, d in enumerate(order):
                 total[d] += values[place] / len(orders)
     return totals
-
-
-def windowed_loss(ratings, scores, cut_by, window, sigma, weights):
-    """The sum over d and its windows of -w ln(p), with the windows that the scores ``cut_by`` give (Eq. 3)."""
-    total = 0.0
-    for d in range(len(ratings)):
-        for members in windows_below(d, ratings, cut_by, window):
-            p, _ = shares(d, members, scores, sigma)
-            total -= pair_weight(d, members[0], ratings, cut_by, weights) * math.log(p)
-    return total
-
-
-def urank_loss(ratings, scores):
-    """Eq. 2: 1 / (|R| - 1) * sum over d above the lowest tier of G(d) ln(1 + k(below) / e^f(d))."""
-    if len(set(ratings)) == 1:
-        return 0.0
-    total = 0.0
-    for d, rating in enumerate(ratings):
-        below = sum(math.exp(scores[e]) for e in range(len(ratings)) if ratings[e] < rating)
-        total += gain_of(rating) * math.log(1 + below / math.exp(scores[d]))
-    return total / (len(set(ratings)) - 1)

@@ -16,10 +16,10 @@ from running import PATIENCE
 
 import tierank
 from tierank import RANKERS, RankingDataset
-from tierank.rankers import Ranker
+from tierank.rankers.base import Ranker
 
 ROW = [0.0] * 6
-NAMES = ("bm25", "clicks", "price", "length", "age", "stock")
+NAMES = ("bm25", "visits", "price", "length", "age", "stock")
 TREES = {"n_trees": 6, "n_leaves": 5, "n_jobs": 1}
 NETWORK = {"max_epochs": 1, "hidden": (8,), "n_jobs": 1}
 BLEND = {"n_configs": 1, "n_seeds": 1, "rotate": False, "n_trees": 4, "max_epochs": 1, "n_jobs": 1}
@@ -100,7 +100,7 @@ def as_base64(matrix) -> str:
 def serving(*arguments, before=""):
     """A server of its own, its port, and the lines of its log; ``before`` is run in it first."""
     program = f"import sys\n{before}\nfrom tierank.cli import main\nsys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "serve", *map(str, arguments), "--port", "0", "--json"]
+    command = [sys.executable, "-c", program, "serve", "--port", "0", "--json", *map(str, arguments)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     lines, is_up = [], threading.Event()
 

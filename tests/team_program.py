@@ -19,19 +19,25 @@ import numpy as np
 import torch
 
 import tierank
-from tierank.cli import learning, main
-from tierank.columns import Plan
+from tierank.cli import main
+from tierank.cli import train as learning
+from tierank.data.encoder import ColumnEncoder
+from tierank.data.team import cut_queries
 from tierank.distributed import join
 from tierank.errors import TierankError
 from tierank.losses import LOSSES
-from tierank.rankers import NetworkRanker, Ranker, known_classes
-from tierank.team import cut_queries
-from tierank.training import agreement, lightgbm_adapter, trees
-from tierank.training.model import FitContext, Resources, Seen
-from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_inputs, loop
-from tierank.training.networks.inputs import Inputs
-from tierank.training.networks.steps import Descent
-from tierank.training.trees import TreeCheckpoint
+from tierank.rankers import known_classes
+from tierank.rankers import lightgbm as lightgbm_adapter
+from tierank.rankers import network_training as loop
+from tierank.rankers import team_checks as agreement
+from tierank.rankers import tree_training as trees
+from tierank.rankers.base import Ranker
+from tierank.rankers.model import FitContext, Resources, Seen
+from tierank.rankers.network_model import build_network, fit_inputs
+from tierank.rankers.network_scoring import Inputs, QueryLists
+from tierank.rankers.network_training import NetworkFit, Training
+from tierank.rankers.neural import NetworkRanker
+from tierank.rankers.tree_training import TreeCheckpoint
 from tierank.transforms import Standard
 
 # Rankers that can be trained, those that are not on the command line too.
@@ -93,7 +99,7 @@ def skewed():
     """Ratings that are whole and low in the first queries, and neither in the last."""
     rng = np.random.default_rng(0)
     ratings = rng.integers(0, 3, 240).astype(float)
-    ratings[-40:] = rng.choice([0, 0.5, 4, 40], 40)
+    ratings[-40:] = rng.choice([0, 0.5, 4, 25], 40)
     return tierank.RankingDataset(rng.normal(size=(240, 4)) + ratings[:, None] % 5, ratings, np.arange(240) // 20)
 
 
@@ -106,20 +112,20 @@ def training(team, train, **settings):
     """A training of a network that stands before its first step."""
     ranker = plain(NetworkRanker, clip_norm=None, **settings)
     resolved = ranker.checked_settings()
-    seen = Seen.of(train, Plan(), True, team)
-    inputs = Inputs.of(fit_inputs(resolved, train, team), seen)
+    seen = Seen.of(train, ColumnEncoder(), True, team)
+    inputs = Inputs(fit_inputs(resolved, train, team), seen.n_features, seen.n_levels())
     lists = QueryLists(team.part(train), inputs, True, resolved["gain"], Resources(resolved["n_jobs"]), team)
     context = FitContext(seen, team=team)
     task = NetworkFit(resolved, ranker.loss_function(resolved), lists, None, None, context)
-    return Training(lambda: build_network(resolved, inputs, 0, "cpu"), task, {"member": 0}, 0, None)
+    return Training(build_network(resolved, inputs, 0, "cpu"), task, {"member": 0}, 0)
 
 
 def gradients(team, train, queries, **settings):
     """The gradient of the loss of these queries, as Adam has it, and the loss."""
     taught = training(team, train, **settings)
     taught.lists.whole.generator = torch.Generator().manual_seed(0)
-    loss, _ = taught.descent.step(torch.tensor(queries), 1e-3)
-    return np.concatenate([[loss], *(p.grad.flatten().numpy() for p in taught.descent.parameters)])
+    loss, _ = taught.step(torch.tensor(queries), 1e-3)
+    return np.concatenate([[loss], *(p.grad.flatten().numpy() for p in taught.optimizer.parameters)])
 
 
 def refusal(work):
@@ -157,8 +163,8 @@ def exploding(scores, batch):
     return torch.where(batch.lengths == batch.lengths.max(), values / 0, values)
 
 
-class Interrupted(Descent):
-    """Steps that end with an error after some of them, in all processes at the same one."""
+class Interrupted(Training):
+    """Training whose steps end with an error after some of them, in all processes at the same one."""
 
     left = 0
 
@@ -177,12 +183,12 @@ def resumable(folder, team=None, left=None, max_epochs=6):
     """
     train, _ = generated()
     Interrupted.left, loop._EVERY = left, 0.0
-    loop.Descent = Descent if left is None else Interrupted
+    loop.Training = Training if left is None else Interrupted
     settings = {"loss": "urank", "max_epochs": max_epochs, "n_jobs": 1, "weight_decay": 0.01, "activation": "tanh"}
     ranker = plain(NetworkRanker, **settings)
     with contextlib.suppress(InterruptedError):
         ranker.fit(train, checkpoint=folder, team=team)
-    loop.Descent = Descent
+    loop.Training = Training
     return ranker
 
 

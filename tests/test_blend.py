@@ -24,14 +24,13 @@ from tierank import (
     distill,
     make_ranking,
 )
-from tierank.rankers.blend import CONFIGS, NETWORK, STOPPING
-from tierank.rankers.distilling import soft_ratings
-from tierank.training.blend import choose_weights, take_turns
-from tierank.training.model import Resources
-from tierank.training.selection import mean_of_standardised, spread_of
+from tierank.rankers.blend import CONFIGS, NETWORK, STOPPING, choose_weights, take_turns
+from tierank.rankers.distillation import soft_ratings
+from tierank.rankers.model import Resources
+from tierank.rankers.selection import mean_of_standardised, spread_of
 from tierank.transforms import add_query_copies
 
-QUICK = {"n_configs": 2, "n_trees": 6, "max_epochs": 2, "n_jobs": 1}
+QUICK = {"n_configs": 2, "n_trees": 6, "max_epochs": 2, "n_jobs": 1, "rotate": True}
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,7 @@ def test_validation_data_need_no_names_of_features(parts):
 def test_without_rotation_validation_data_are_not_learned_from(parts, kind, ranker):
     train, valid, test = parts
     by_hand = ranker(n_trees=6, n_jobs=1, seed=1, **STOPPING, **CONFIGS[1]).fit(train, valid=valid)
-    ranker = Blend(**QUICK, rotate=False, query_features=False, trees=kind).fit(train, valid=valid)
+    ranker = Blend(**QUICK | {"rotate": False}, query_features=False, trees=kind).fit(train, valid=valid)
     assert len(ranker.members_) == 4
     np.testing.assert_array_equal(predict(ranker.members_[1], test), by_hand.predict(test))
     judged = tierank.evaluate(valid, ranker.predict(valid), "ndcg@10")
@@ -154,7 +153,7 @@ def test_out_of_fold_scores_of_other_data_are_refused(fitted, parts):
         fitted.out_of_fold(test, valid)
     with pytest.raises(DataError, match="and valid if it was given, got other data"):
         fitted.out_of_fold(train)
-    fixed = Blend(**QUICK | {"n_seeds": 0}, rotate=False).fit(train, valid=valid)
+    fixed = Blend(**QUICK | {"n_seeds": 0, "rotate": False}).fit(train, valid=valid)
     with pytest.raises(ParameterError, match="rotate: expected True, so that each query validates some members"):
         fixed.out_of_fold(train, valid)
 
@@ -329,7 +328,7 @@ def test_contributions_sum_to_the_difference(fitted, parts):
 def test_contributions_without_queries_sum_to_the_difference():
     rng = np.random.default_rng(1)
     features, ratings = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
-    ranker = Blend(**QUICK, rotate=False).fit(features, ratings)
+    ranker = Blend(**QUICK | {"rotate": False}).fit(features, ratings)
     data = RankingDataset(features, ratings)
     scores = ranker.predict(features)
     found = ranker.model_.contributions(data, np.array([0]), np.array([1]), Resources())
@@ -350,6 +349,30 @@ def test_a_damaged_blend_is_refused(fitted, tmp_path):
         tierank.load(tmp_path / "model")
 
 
+def families(**settings):
+    ranker = Blend(n_trees=3, max_epochs=1, n_jobs=1, weights="equal", **settings)
+    return [member.family for member in ranker.fit(tierank.make_ranking(24, n_features=3)).members_]
+
+
+def test_the_default_is_one_model_of_each_family():
+    assert families() == ["trees", "networks", "linear"]
+    assert families(**Blend.PRESETS["full"]) == 4 * ["trees", "networks", "linear"]
+    assert families(n_seeds=0, rotate=False) == ["trees", "linear"]
+
+
+def test_without_torch_trees_and_linear_rankers_take_turns(monkeypatch, tmp_path):
+    monkeypatch.setattr("tierank.rankers.blend.is_installed", lambda library: False)
+    with pytest.warns(UserWarning, match="Blend trains without networks, as torch is not installed"):
+        assert families() == 4 * ["trees", "linear"]
+    data = tierank.make_ranking(24, n_features=3)
+    ranker = Blend(n_seeds=0, n_trees=3, n_jobs=1).fit(data)
+    ranker.save(tmp_path / "model")
+    monkeypatch.undo()
+    loaded = tierank.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict(data), ranker.predict(data))
+    assert loaded.get_params()["n_seeds"] == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -357,11 +380,11 @@ def test_a_damaged_blend_is_refused(fitted, tmp_path):
         ({"n_configs": 7}, "n_configs: expected an integer >= 0 and <= 6, got 7"),
         (
             {"n_configs": 0, "n_seeds": 0, "linear": False},
-            "expected trees, networks or a linear ranker, got none of them",
+            r"expected trees, networks \(n_seeds\) or a linear ranker \(linear\), got none of them",
         ),
         ({"plain_trees": True, "query_features": False}, "plain_trees: expected trees beside them that see features"),
         ({"weights": "eqaul"}, r"unknown weights 'eqaul': did you mean 'equal'\?"),
-        ({"n_seeds": -1}, "n_seeds: expected an integer >= 0, got -1"),
+        ({"n_seeds": -1}, "n_seeds: expected an integer >= 0, or None .*, got -1"),
     ],
 )
 def test_settings_that_cannot_be_used(parts, settings, message):
@@ -490,7 +513,7 @@ def test_what_cannot_be_distilled(fitted, parts):
         distill(fitted, train, valid=valid, mix=2)
     with pytest.raises(DataError, match="train: expected the data that the blend was fitted on"):
         distill(fitted, parts[2], valid=valid)
-    with pytest.raises(tierank.NotFittedError, match="this Blend is not fitted: call fit first"):
+    with pytest.raises(tierank.NotFittedError, match="this Blend is not fitted; call fit first"):
         distill(Blend(), train)
     for into, name in ((UMart(gain=[0, 1, 2, 3, 4]), "gain"), (UMart(base=UMart(gain={0: 0, 1: 1})), "base__gain")):
         with pytest.raises(ParameterError, match=f"into.{name}: expected 'exp2', 'linear' or a function, .*, got "):
@@ -558,7 +581,7 @@ def test_validation_by_judges_of_a_blend_of_clicks():
     with pytest.raises(
         tierank.DataError, match="valid: expected position in training and validation data or in neither"
     ):
-        tierank.Blend(n_configs=1, n_seeds=0, n_trees=2, n_jobs=1).fit(X, y, qid=qid, valid=(X, y, qid), **shown)
+        tierank.Blend(n_configs=1, n_seeds=0, n_trees=2, n_jobs=1).fit(X, y, qid=qid, valid=(X + 1, y, qid), **shown)
 
 
 # Scores that differ by rounding alone
@@ -599,9 +622,9 @@ def test_small_differences_of_large_scores_count():
 @pytest.mark.parametrize("seed", [2**31 - 1, 2**31 - 3])
 def test_the_seeds_of_members_begin_again_at_0(parts, seed):
     """Seeds of members count up from that of the blend, and LightGBM has none above 2^31 - 1."""
-    blend = tierank.Blend(n_trees=2, max_epochs=1, n_jobs=1, seed=seed).fit(parts[0])
+    blend = tierank.Blend(rotate=True, n_trees=2, max_epochs=1, n_jobs=1, seed=seed).fit(parts[0])
     assert len(blend.members_) > 1
-    again = tierank.Blend(n_trees=2, max_epochs=1, n_jobs=1, seed=seed).fit(parts[0])
+    again = tierank.Blend(rotate=True, n_trees=2, max_epochs=1, n_jobs=1, seed=seed).fit(parts[0])
     np.testing.assert_array_equal(blend.predict(parts[0]), again.predict(parts[0]))
 
 
@@ -613,8 +636,8 @@ def test_a_stopped_blend_has_no_scores_out_of_fold(parts):
         steps.append(step)
         return len(steps) == 4
 
-    blend = tierank.Blend(n_trees=2, max_epochs=1, n_jobs=1).fit(parts[0], callbacks=[stop])
-    refusal = "a blend that a callback stopped has no scores out of fold: expected members of every family"
+    blend = tierank.Blend(rotate=True, n_trees=2, max_epochs=1, n_jobs=1).fit(parts[0], callbacks=[stop])
+    refusal = r"expected members of every family .*: a blend that a callback stopped has no scores out of fold"
     with pytest.raises(ParameterError, match=refusal):
         blend.out_of_fold(parts[0])
     with pytest.raises(ParameterError, match=refusal):

@@ -12,10 +12,10 @@ import tierank
 from tierank import DataError, ListNet, ParameterError, RankingDataset, UMart, URank
 from tierank.losses import LOSSES, Batch, stepwise_urank
 from tierank.networks import NETWORKS, TierRNN
-from tierank.rankers.boosted import UBoost, UrBoost
-from tierank.training import boosted, selection
-from tierank.training import networks as training
-from tierank.training.model import Resources
+from tierank.rankers import boosted as boosted
+from tierank.rankers import network_scoring, network_training, selection
+from tierank.rankers.model import Resources
+from tierank.rankers.neural import UBoost, UrBoost
 from tierank.transforms import make_transform
 
 PLAIN = URank.PRESETS["plain-inputs"]
@@ -61,7 +61,7 @@ def residuals_by_hand(scores, ratings):
 
 
 def lists_of(data):
-    return training.QueryLists(data, make_transform("query_minmax").fit(data), True, "exp2", Resources(1))
+    return network_scoring.QueryLists(data, make_transform("query_minmax").fit(data), True, "exp2", Resources(1))
 
 
 # Residuals
@@ -211,7 +211,7 @@ def test_a_learner_that_breaks_leaves_those_before_it(data, kind, monkeypatch):
 
     monkeypatch.setattr(boosted, "find_residuals", breaks)
     ranker = kind(**QUICK, n_learners=3)
-    with pytest.raises(ParameterError, match=r"is not finite in epoch 1: expected a learning_rate below"):
+    with pytest.raises(ParameterError, match=r"is not finite in epoch 1; .*; give a learning_rate below"):
         ranker.fit(data)
     np.testing.assert_array_equal(ranker.predict(data), good.predict(data))
 
@@ -353,19 +353,19 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(halves, kind, own, tmp_path
     train, valid = halves
     settings = {**QUICK, **own, "dropout": 0.2, "n_learners": 3, "n_seeds": 2}
     whole = kind(**settings).fit(train)
-    run, ran = training.Training.run, []
+    run, ran = network_training.Training.run, []
 
     def interrupted(training, label):
         if (training.place["member"], training.place["learner"]) == (1, 3):
             raise KeyboardInterrupt("stop")
         run(training, label)
 
-    monkeypatch.setattr(training.Training, "run", interrupted)
+    monkeypatch.setattr(network_training.Training, "run", interrupted)
     with pytest.raises(KeyboardInterrupt, match="stop"):
         kind(**settings).fit(train, checkpoint=tmp_path / "c")
-    monkeypatch.setattr(training.Training, "run", run)
-    learn = training.Training._learn
-    monkeypatch.setattr(training.Training, "_learn", lambda self: ran.append(self.place) or learn(self))
+    monkeypatch.setattr(network_training.Training, "run", run)
+    learn = network_training.Training._learn
+    monkeypatch.setattr(network_training.Training, "_learn", lambda self: ran.append(self.place) or learn(self))
     resumed = kind(**settings).fit(train, checkpoint=tmp_path / "c")
     assert ran == [{"member": 1, "learner": 3}] * 4  # what was finished is not trained again
     np.testing.assert_array_equal(resumed.predict(valid), whole.predict(valid))
@@ -395,6 +395,12 @@ def test_progress_says_which_learner(data, capsys):
     [
         (UBoost, {"n_learners": 0}, "n_learners: expected an integer >= 1.*, got 0"),
         (UrBoost, {"n_learners": 1.5}, r"n_learners: expected an integer >= 1.*, got 1\.5"),
+        (
+            UBoost,
+            {"residual_hidden": 8},
+            r"residual_hidden: expected sizes .*, or None \(as hidden\), got 8",
+        ),
+        (UrBoost, {"residual_hidden": [8, 0]}, "residual_hidden: expected an integer >= 1.*, got 0"),
         (UBoost, {"coefficient": 0}, "coefficient: expected a number > 0, got 0"),
         (UBoost, {"base": 5}, r"base: expected a ranker, such as UMart\(\), or None \(no base\), got 5"),
         (UBoost, {"base": UMart}, "base: expected a ranker, such as"),
@@ -424,3 +430,23 @@ def test_residuals_are_those_of_the_ensemble_as_it_predicts(data, kind, monkeypa
     kind(n_learners=3, **settings).fit(data)
     for n_learners, scores in zip((1, 2), list(frozen), strict=True):
         np.testing.assert_array_equal(scores, kind(n_learners=n_learners, **settings).fit(data).predict(data))
+
+
+@BOTH
+def test_learners_of_residuals_may_have_other_sizes(data, kind, tmp_path):
+    settings = QUICK | {"hidden": (7, 5), "n_learners": 3}
+    ranker = kind(residual_hidden=[4], **settings).fit(data)
+    sizes = {name: tuple(weights.shape) for name, weights in ranker.members_[0].items() if "layers" in name}
+    n = data.n_features
+    assert {name: size for name, size in sizes.items() if name.endswith("weight")} == {
+        "1.body.layers.0.weight": (7, n),
+        "1.body.layers.1.weight": (5, 7),
+        "2.body.layers.0.weight": (4, n),
+        "3.body.layers.0.weight": (4, n),
+    }
+    ranker.save(tmp_path / "model")
+    np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(data), ranker.predict(data))
+    linear = kind(residual_hidden=[], **settings).fit(data).members_[0]
+    assert linear["2.output.weight"].shape == (1, n)
+    same = kind(residual_hidden=(7, 5), **settings).fit(data)
+    np.testing.assert_array_equal(same.predict(data), kind(**settings).fit(data).predict(data))

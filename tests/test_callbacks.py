@@ -11,8 +11,8 @@ import torch
 
 import tierank
 from tierank import RANKERS, Blend, ParameterError, UBoost, UMart, URank
-from tierank.team import Team
-from tierank.training.callbacks import Callbacks
+from tierank.data.team import Team
+from tierank.rankers.model import Callbacks
 
 NETWORK = {"max_epochs": 4, "hidden": (8,), "dropout": 0.2, "schedule": "constant", "n_jobs": 1}
 TREES = {"n_trees": 6, "n_jobs": 1}
@@ -151,7 +151,7 @@ class Interruption(Exception):
 )
 def test_a_resumed_run_calls_for_new_rounds_only(name, last, n_again, parts, tmp_path, monkeypatch):
     """Rounds that came after the last checkpoint are trained again, all others are not."""
-    monkeypatch.setattr("tierank.training.networks.loop._EVERY", -1.0)  # a checkpoint after each epoch
+    monkeypatch.setattr("tierank.rankers.network_training._EVERY", -1.0)  # a checkpoint after each epoch
     train, valid, test = parts
     settings = {"umart": {"n_trees": 60, "patience": 100, "n_jobs": 1}}.get(name, QUICK[name])
     steps = []

@@ -107,8 +107,11 @@ def test_metrics_that_are_neither_names_nor_functions_are_refused():
 
 
 def test_systems_are_named_by_texts():
-    for systems, baseline in (({"a": SCORES, 1: SCORES}, None), ({"a": SCORES, "b": SCORES}, ["a"])):
-        with pytest.raises(ParameterError, match="scores: expected texts as names of systems, got"):
+    for systems, baseline, refusal in (
+        ({"a": SCORES, 1: SCORES}, None, "scores: expected texts as names of systems, got"),
+        ({"a": SCORES, "b": SCORES}, ["a"], r"unknown baseline \['a'\]: Known: a, b"),
+    ):
+        with pytest.raises(ParameterError, match=refusal):
             compare((RATINGS, QUERIES), systems, baseline)
 
 

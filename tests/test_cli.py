@@ -14,15 +14,19 @@ import pytest
 
 import tierank
 from tierank import cli
+from tierank.cli.commands import MEANT, Parser
+from tierank.cli.options import RANKERS, TARGETS
 from tierank.clicks import reading
-from tierank.metrics.names import default_metrics
-from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES, RATING_NAMES
+from tierank.io.layout import DOCUMENT_NAMES, QUERY_NAMES, RATING_NAMES
+from tierank.metrics import default_metrics
 
 
 @pytest.fixture
 def files(tmp_path):
     data = tierank.make_ranking(20, n_features=6, mean_length=15, max_length=40, seed=3)
     tierank.write(data, tmp_path / "data.txt")
+    others = tierank.make_ranking(20, n_features=6, mean_length=15, max_length=40, seed=4)
+    tierank.write(others, tmp_path / "others.txt")
     rng = np.random.default_rng(0)
     tierank.write_scores(data.ratings + rng.normal(size=data.n_documents), tmp_path / "good.scores")
     tierank.write_scores(rng.normal(size=data.n_documents), tmp_path / "poor.scores")
@@ -46,17 +50,15 @@ def test_help_and_version_in_a_process_of_their_own():
         assert not done.stderr
 
 
-def all_commands(parser, name="tierank"):
-    """Every command, by the words that call it."""
-    yield name, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for word, command in action.choices.items():
-                yield from all_commands(command, f"{name} {word}")
+def all_commands():
+    """The parser of every command, by the words that call it."""
+    for name, command in [("", cli.TIERANK), *cli.TIERANK.walk()]:
+        words = f"tierank {name}".strip()
+        yield words, Parser(command, prog=words).fill()
 
 
 def test_help_describes_every_option_and_its_default():
-    for name, command in all_commands(cli.make_parser()):
+    for name, command in all_commands():
         for action in command._actions:
             where = (name, action.dest)
             assert isinstance(action, argparse._SubParsersAction) or action.help, where
@@ -66,26 +68,20 @@ def test_help_describes_every_option_and_its_default():
 
 
 def test_help_names_the_default_columns():
-    options = {
-        action.dest: action.help for action in dict(all_commands(cli.make_parser()))["tierank describe"]._actions
-    }
+    options = {action.dest: action.help for action in dict(all_commands())["tierank describe"]._actions}
     for role, names in (("query", QUERY_NAMES), ("rating", RATING_NAMES), ("document", DOCUMENT_NAMES)):
         assert f"(default: {', '.join(names[:-1])} or {names[-1]})" in options[role]
 
 
 def test_help_names_the_default_columns_of_click_logs():
-    options = {
-        action.dest: action.help for action in dict(all_commands(cli.make_parser()))["tierank clicks fit"]._actions
-    }
+    options = {action.dest: action.help for action in dict(all_commands())["tierank clicks fit"]._actions}
     for role, names in reading._NAMES.items():
         assert f"(default: {' or '.join([', '.join(names[:-1]), names[-1]])})" in options[role]
 
 
 def test_help_names_the_default_metrics():
     for name in ("evaluate", "compare", "cv"):
-        options = {
-            action.dest: action.help for action in dict(all_commands(cli.make_parser()))[f"tierank {name}"]._actions
-        }
+        options = {action.dest: action.help for action in dict(all_commands())[f"tierank {name}"]._actions}
         assert f"(default: {','.join(default_metrics('tierank'))})" in options["metric"]
 
 
@@ -93,7 +89,7 @@ def test_help_names_the_default_metrics():
 def test_examples_in_the_help_can_be_copied(monkeypatch, width):
     """They are one line, and no word is broken."""
     monkeypatch.setenv("COLUMNS", str(width))
-    for name, command in all_commands(cli.make_parser()):
+    for name, command in all_commands():
         text = command.format_help()
         if name != "tierank":
             assert text.splitlines()[-1].startswith(f"Example: {name} "), name
@@ -194,8 +190,24 @@ def test_options_of_training_without_rankers_are_refused(files, capsys):
         code, _, err = run(capsys, "cv", "--out", files / "run", *option)
         assert code == 2
         assert f"tierank: {option[0]}: expected rankers too, got none; without rankers, cv shows what" in err
-    for option in (("--rule", "letor"), ("--metric", "map"), ("--baseline", "umart"), ("--json",), ("--quiet",)):
-        assert run(capsys, "cv", "--out", files / "run", *option)[0] == 0
+
+
+def test_a_look_at_a_run_changes_none_of_its_files(files, capsys):
+    made = ("cv", "umart", "lambdamart", "--data", files / "data.txt", "--set", "n_trees=1", "--jobs", 1)
+    assert run(capsys, *made, "--out", files / "run")[0] == 0
+    kept = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in (files / "run").rglob("*") if file.is_file()}
+    assert {"table.md", "improvement.png"} <= {file.name for file in kept}
+    for option in (
+        ("--rule", "letor"), ("--metric", "map"), ("--baseline", "umart"), ("--json",),
+        ("--markdown",), ("--quiet",), (),
+    ):  # fmt: skip
+        code, out, err = run(capsys, "cv", "--out", files / "run", *option)
+        assert (code, err) == (0, ""), option
+        assert "umart" in out
+        now = {
+            file: (file.stat().st_mtime_ns, file.read_bytes()) for file in (files / "run").rglob("*") if file.is_file()
+        }
+        assert now == kept, option
 
 
 def test_options_of_tune_that_would_have_no_effect(files, capsys):
@@ -235,7 +247,9 @@ def test_train_predict_evaluate(files, capsys):
         "--set",
         "window=None",
     )
-    code, out, err = run(capsys, "train", "umart", "--train", data, "--valid", data, "--out", model, *settings)
+    code, out, err = run(
+        capsys, "train", "umart", "--train", files / "others.txt", "--valid", data, "--out", model, *settings
+    )
     assert (code, out) == (0, "")
     assert f"wrote {model}; on validation data: ndcg@5" in err
     assert not (files / "model.checkpoint").exists()
@@ -316,7 +330,7 @@ def test_ids_of_any_script_in_any_locale(files, model):
 def test_train_says_in_json_what_was_trained(files, capsys):
     data, model = files / "data.txt", files / "as-json"
     words = ["train", "umart", "--train", data, "--out", model, "--set", "n_trees=3", "--json"]
-    code, out, _ = run(capsys, *words, "--valid", data, "--set", "select_by=ndcg@5,map")
+    code, out, _ = run(capsys, *words, "--valid", files / "others.txt", "--set", "select_by=ndcg@5,map")
     ranker = tierank.load(model)
     assert code == 0
     assert json.loads(out) == {
@@ -333,9 +347,9 @@ def test_train_says_in_json_what_was_trained(files, capsys):
 def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
     data, settings = files / "data.txt", ("--set", "n_trees=120", "--set", "min_documents=2", "--set", "patience=500")
     run(capsys, "train", "lambdamart", "--train", data, "--out", files / "whole", *settings)
-    from tierank.training import trees as tree_training
+    from tierank.rankers import tree_training as tree_training
 
-    stretch = tree_training.Boosting._stretch
+    stretch = tree_training.TreeTrainer._stretch
 
     def stop_in_the_second(self, *arguments):
         if self.state.texts:
@@ -344,7 +358,7 @@ def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
 
     command = ("train", "lambdamart", "--train", data, "--out", files / "cut", *settings)
     with monkeypatch.context() as patched:
-        patched.setattr(tree_training.Boosting, "_stretch", stop_in_the_second)
+        patched.setattr(tree_training.TreeTrainer, "_stretch", stop_in_the_second)
         assert run(capsys, *command)[0] == 130
     assert (files / "cut.checkpoint" / "state.json").exists()
     assert run(capsys, *command, "--resume")[0] == 0
@@ -357,8 +371,8 @@ def test_demo(tmp_path, capsys):
     assert code == 0
     assert "umart" in out
     found = tierank.Run.open(tmp_path / "demo" / "run")
-    assert found.systems == ("lambdamart", "umart", "urank", "uboost", "urboost", "blend")
-    assert tierank.load(found.model("urboost", 0, 0)).best_
+    assert found.systems == ("lambdamart", "umart", "urank", "blend")
+    assert tierank.load(found.model("blend", 0, 0)).best_
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert (tmp_path / "demo" / "improvement.png").exists()
     commands = [line.split() for line in out.splitlines() if line.startswith("  tierank ")]
@@ -366,6 +380,13 @@ def test_demo(tmp_path, capsys):
     for command in commands:  # what the demo says can be done is done
         fewer = ["--seeds", "1", "--jobs", "1"] if command[1] == "cv" else []
         assert run(capsys, *command[1:], *fewer)[0] == 0
+
+
+def test_demo_of_every_model_of_the_paper(tmp_path, capsys):
+    pytest.importorskip("torch", reason="without torch the demo leaves networks out")
+    assert run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 12, "--all")[0] == 0
+    systems = tierank.Run.open(tmp_path / "demo" / "run").systems
+    assert systems == ("lambdamart", "umart", "urank", "blend", "uboost", "urboost")
 
 
 @pytest.mark.parametrize(
@@ -384,7 +405,10 @@ def test_demo(tmp_path, capsys):
         (["clicks", "fitt"], "unknown command 'fitt': did you mean 'fit'?"),
         (["describe", "{}/none.txt"], "none.txt: expected a file, got nothing there"),
         (["describe", "{}"], "expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt"),
-        (["evaluate", "{}/data.txt", "{}/none"], "none: expected a file of scores, got nothing there"),
+        (
+            ["evaluate", "{}/data.txt", "{}/none"],
+            "/none: expected a file of scores, or a model folder, got",
+        ),
         (["evaluate", "{}/data.txt", "{}/data.txt"], "expected a file of scores, got LETOR text"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "ndgc@5"], "did you mean 'ndcg'?"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "NDCG10"], "'NDCG10': did you mean 'ndcg@10'?"),
@@ -392,15 +416,23 @@ def test_demo(tmp_path, capsys):
         (["demo", "--queries", "2", "--out", "{}/demo"], "--queries: expected an integer >= 10, got 2"),
         (
             ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "max_epochs=3"],
-            "unknown setting of UMart 'max_epochs': URank, ListNet, ListMLE and others have it. Known:",
+            "unknown setting of UMart 'max_epochs': URank, UBoost, UrBoost and others have it. Known:",
         ),
         (
             ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--n-trees", "5"],
             "unknown option of tierank train '--n-trees': give settings by --set n_trees=...",
         ),
-        (["train", "umart", "--train", "x", "--out", "m", "--set", "select_by=ndcg@5,mpa"], "did you mean 'map'?"),
+        (
+            ["train", "umart", "--train", "{}/data.txt", "--out", "m", "--set", "select_by=ndcg@5,mpa"],
+            "did you mean 'map'?",
+        ),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--rule", "lightgmb"], "did you mean 'lightgbm'?"),
-        (["compare", "{}/data.txt", "good.scores"], "expected NAME=SCORES, such as new=new.scores, got 'good.scores'"),
+        (["compare", "{}/data.txt", "{}/good.scores"], "expected at least two systems to compare, got 1"),
+        (["compare", "{}/data.txt", "{}/good.scores", "=x"], "expected PATH or NAME=PATH, got '=x'"),
+        (
+            ["compare", "{}/data.txt", "{}/good.scores", "{}/good.scores"],
+            "expected each name once, got 'good.scores' twice; name one: other={}/good.scores",
+        ),
         (["compare", "{}/data.txt", "a=x", "a=y"], "expected each name once, got 'a' twice"),
         (["compare", "{}/data.txt", "a={}/good.scores"], "expected at least two"),
         (["convert", "{}/data.txt", "{}/x.run"], "expected --scores with an OUT that ends in .run, and only with it"),
@@ -426,7 +458,7 @@ def test_demo(tmp_path, capsys):
 def test_what_the_caller_can_fix_is_one_line_and_exit_2(files, capsys, arguments, message):
     code, out, err = run(capsys, *(argument.format(files) for argument in arguments))
     assert (code, out) == (2, "")
-    assert message in err
+    assert message.replace("={}", f"={files}") in err
     assert err.startswith("tierank: ")
     assert err.count("\n") == 1
 
@@ -529,10 +561,9 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
     assert "small" in shown.out
     assert "means over the test queries of 5 folds; one seed" in shown.out
     assert f"wrote {out}: table.md, scores and models; tierank report" in shown.err
-    for again in (command, ["cv", "--out", str(out)]):  # nothing is trained
-        assert cli.main(again) == 0
-        was_there = "the scores and models were there already"
-        assert f"wrote {out}/table.md; {was_there}: tierank report" in capsys.readouterr().err
+    assert cli.main(command) == 0  # nothing is trained
+    was_there = "the scores and models were there already"
+    assert f"wrote {out}/table.md; {was_there}: tierank report" in capsys.readouterr().err
     assert cli.main([*command, "--seeds", "2"]) == 0
     assert f"wrote {out}: table.md, scores and models; tierank report" in capsys.readouterr().err
     assert (out / "table.md").read_text().startswith("**")
@@ -554,25 +585,21 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
         (["umart"], "expected --data: a folder of folds, or a file to split into five parts"),
         (["umart", "--data", "x", "--paper", "oshumed"], "unknown paper 'oshumed': did you mean 'ohsumed'?"),
         (["umart", "--data", "x", "--as", "authors"], "--as: expected --paper too"),
+        (["umart", "--data", "x", "--all-rows"], "--all-rows: expected --paper too, or a run that was made with it"),
         (
             ["umart", "--data", "x", "--paper", "ohsumed", "--as", "author"],
             "unknown family 'author': did you mean 'authors'?",
         ),
-        (["umart,max_depth=3", "--data", "x"], "x: expected a file, got nothing there"),
+        (["umart,max_depth=3", "--data", "none"], "none: expected a file, got nothing there"),
         # Settings are looked at before data.
-        (["umart,depth=3", "--data", "x"], "depth: expected max_depth, which is the name of this setting in UMart"),
-        (
-            ["umart", "urank", "wide=listnet,hidden=[9]", "lambdamart", "--data", "x", "--set", "max_epochs=3"],
-            "--set max_epochs: expected a setting of all the rankers, got one that urank, wide can have and umart,"
-            " lambdamart cannot; give it where it belongs: urank,max_epochs=3",
-        ),
+        (["umart,depth=3", "--data", "x"], "unknown setting of UMart 'depth': did you mean 'max_depth'?"),
         (
             ["umart", "urank", "--data", "x", "--set", "max_epoch=3"],
             "unknown setting of umart, urank 'max_epoch': did you mean 'max_epochs'?",
         ),
         (
-            ["urank", "--data", "x", "--set", "network=attention", "--set", "network_settings={'n_blocks': 1}"],
-            "x: expected a file, got",
+            ["urank", "--data", "none", "--set", "network=attention", "--set", "network_settings={'n_blocks': 1}"],
+            "none: expected a file, got",
         ),
         (["umart", "--data", "x", "--set", "n_trees=0"], "n_trees: expected an integer >= 1, got 0"),
         (["--scores", "x=s{y}.txt", "--data", "data.txt"], "expected {fold} in the file name of 'x', in place of 1 to"),
@@ -584,6 +611,7 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
 def test_cv_refuses_in_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     tierank.write(tierank.make_ranking(5, n_features=2, mean_length=8, max_length=12), "data.txt")
+    Path("x").write_text("read too early")
     assert cli.main(["cv", *arguments, "--out", "run"]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -600,22 +628,133 @@ def test_cv_refuses_in_one_line(tmp_path, capsys, monkeypatch, arguments, messag
 )
 def test_settings_are_looked_at_before_data(tmp_path, capsys, monkeypatch, command, message):
     monkeypatch.chdir(tmp_path)
+    Path("x").write_text("read too early")
     code, _, err = run(capsys, *command.split())
     assert code == 2
     assert message in err
 
 
+def test_settings_of_cv_go_to_the_rankers_that_have_them(tmp_path, capsys):
+    tierank.write(tierank.make_ranking(20, n_features=2, mean_length=8, max_length=12), tmp_path / "data.txt")
+    rankers = ("lambdamart", "linear", "own=lambdamart,n_trees=2")
+    settings = ("--set", "n_trees=3", "--set", "select_by=mrr", "--jobs", "1")
+    code, _, err = run(capsys, "cv", *rankers, *settings, "--data", tmp_path / "data.txt", "--out", tmp_path / "run")
+    assert code == 0
+    assert "--set n_trees: not for linear, which has no such setting\n" in err
+    results = [
+        tmp_path / "run" / "results" / name / "fold1-seed0" for name in tierank.Run.open(tmp_path / "run").systems
+    ]
+    found = [json.loads((place / "result.json").read_text())["settings"] for place in results]
+    assert [one.get("n_trees") for one in found] == [3, None, 2]
+    assert [one["select_by"] for one in found] == [["mrr"]] * 3
+
+
+def test_compare_names_systems_by_their_files(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = tierank.read(files / "data.txt")
+    tierank.LinearRanker().fit(data).save("linear")
+    code, out, err = run(
+        capsys, "compare", "data.txt", "linear/", files / "good.scores", "again=linear", "--json", "--metric=NDCG@3"
+    )
+    assert (code, err) == (0, "")
+    systems = json.loads(out)["systems"]
+    assert list(systems) == ["linear", "good.scores", "again"]
+    assert systems["linear"] == systems["again"]
+    assert list(systems["linear"]) == ["ndcg@3"]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("export model --to c --out x --data data.txt", "'--data': did you mean '--verify'?"),
+        ("train umart --train data.txt --out m --test data.txt", "'--test': judge by test data with tierank evaluate"),
+        ("train umart --data data.txt --out m", "'--data': did you mean '--train'?"),
+        ("tune umart --train data.txt --out m", "'--train': did you mean '--data'?"),
+        ("evaluate data.txt model --metrics map", "'--metrics': did you mean '--metric'?"),
+        ("train umart --train data.txt --out m --metrics map", "'--metrics': did you mean '--set select_by'?"),
+        ("train umart --train data.txt --out m --label y", "'--label': did you mean '--rating-column'?"),
+        ("cv umart --data data.txt --out run --workers 2", "'--workers': did you mean '--jobs'?"),
+        ("train umart --train data.txt --out m --learning-rate .1", "give settings by --set learning_rate=..."),
+    ],
+)
+def test_options_of_other_commands_lead_to_the_right_one(capsys, command, message):
+    code, _, err = run(capsys, *command.split())
+    assert code == 2
+    assert message in err
+
+
+def test_options_that_are_suggested_exist():
+    known = {option for _, command in all_commands() for option in command._option_string_actions}
+    suggested = {one.split()[0] for meant in MEANT.values() for one in meant if one.startswith("--")}
+    assert suggested <= known
+
+
+def test_names_that_are_checked_early_are_those_of_the_tables():
+    assert set(RANKERS) == set(tierank.RANKERS)
+    assert set(TARGETS) == set(tierank.TARGETS)
+
+
+HEAVY = ["sklearn", "lightgbm", "torch", "pandas"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train umrt --train data.txt --out m",
+        "train umart --train none.txt --out m",
+        "train umart --train data.txt --test data.txt --out m",
+        "train umart --train data.txt --outt m",
+        "distill model --train data.txt --into umrt --out m",
+        "evaluate data.txt good.scores --metric ndgc@10",
+        "evaluate data.txt good.scores --rule lightgmb",
+        "evaluate data.txt none.scores",
+        "evaluate none.txt good.scores",
+        "compare data.txt a=good.scores b=none",
+        "predict none data.txt",
+        "export model --to lucene --out x",
+        "export none --to c --out x",
+        "explain none data.txt --query 1 --above 1 --below 2",
+        "cv lambdmart --data data.txt --out run",
+        "cv new=lambdmart,n_trees=3 --data data.txt --out run",
+        "cv lambdamart --data none.txt --out run",
+        "cv lambdamart --data data.txt --out run --metric ndgc",
+        "tune umrt --data data.txt --out t.json",
+        "tune umart --data none.txt --out t.json",
+        "list settings umrt",
+        "describe none.txt",
+        "convert none.txt x.csv",
+        "serve none",
+        "report none",
+        "clicks describe none.csv",
+    ],
+)
+def test_a_mistyped_name_costs_no_large_import(files, command):
+    """Importing scikit-learn, pandas and LightGBM takes a second or more."""
+    (files / "model").mkdir()
+    code = f"""if True:
+        import sys
+        from tierank import cli
+        code = cli.main({command.split()!r})
+        print(code, [one for one in {HEAVY!r} if one in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=files, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n", done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):
     data = tierank.make_ranking(6, n_features=2, mean_length=8, max_length=12)
     qid = [f"café {query}" for query in np.repeat(data.query_ids, data.lengths).tolist()]
-    fold = tierank.RankingDataset(data.features, data.ratings, qid).split(0.5, 0.2, 0.3)
+    data = tierank.RankingDataset(data.features, data.ratings, qid)
+    fold = data.split(0.5, 0.2, 0.3)
+    tierank.write(data, tmp_path / "data.csv")
     rankers = {"umart": tierank.UMart(n_trees=2)}
     tierank.cross_validate(rankers, [fold], seeds=2, paper="ohsumed", out=tmp_path / "run", n_jobs=1)
     tierank.write(fold[2], tmp_path / "test.csv")
     model = tierank.Run.open(tmp_path / "run").model("umart", 0, 0)
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8"}
     for command in (
-        f"cv --out {tmp_path / 'run'}",
+        f"cv umart --set n_trees=2 --seeds 2 --data {tmp_path / 'data.csv'} --out {tmp_path / 'again'}",
         f"evaluate {tmp_path / 'test.csv'} {model} --per-query {tmp_path / 'values.csv'}",
         f"predict {model} {tmp_path / 'test.csv'} --k 1 --out {tmp_path / 'ranked.tsv'}",
     ):
@@ -623,7 +762,7 @@ def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):
             [sys.executable, "-m", "tierank", *command.split()], env=os.environ | plain, capture_output=True
         )
         assert done.returncode == 0, done.stderr
-    table = (tmp_path / "run" / "table.md").read_text(encoding="utf-8")
+    table = (tmp_path / "again" / "table.md").read_text(encoding="utf-8")
     assert "±" in table
     for name in ("values.csv", "ranked.tsv"):
         assert "café" in (tmp_path / name).read_text(encoding="utf-8")
@@ -672,8 +811,9 @@ def test_tune_writes_tables_and_names_the_callers_code(tmp_path, capsys, monkeyp
     """Keys of JSON are texts, and a function cannot be written: train needs it again."""
     (tmp_path / "own_gains.py").write_text("def doubled(ratings):\n    return 2.0 * ratings\n")
     monkeypatch.chdir(tmp_path)
-    tierank.write(tierank.make_ranking(30, n_features=4, mean_length=8, max_length=12), "train.txt")
-    tune = ["tune", "umart", "--data", "train.txt", "--valid", "train.txt", "--trials", "1", "--set", "n_trees=2"]
+    for seed, name in enumerate(("train.txt", "valid.txt")):
+        tierank.write(tierank.make_ranking(30, n_features=4, mean_length=8, max_length=12, seed=seed), name)
+    tune = ["tune", "umart", "--data", "train.txt", "--valid", "valid.txt", "--trials", "1", "--set", "n_trees=2"]
     train = ["train", "umart", "--train", "train.txt", "--settings", "found.json", "--out", "model"]
     table = {0: 0, 1: 1, 2: 3.5, 3: 7, 4: 15}
     assert cli.main([*tune, "--set", f"gain={table}", "--out", "found.json"]) == 0
@@ -688,7 +828,8 @@ def test_tune_writes_tables_and_names_the_callers_code(tmp_path, capsys, monkeyp
 @pytest.mark.parametrize("settings", ["[]", '[["n_trees", 2]]', "null", "[" * 100_000, '{"gain": "{0: "}'])
 def test_files_that_hold_no_settings_are_refused(settings, tmp_path, capsys):
     (tmp_path / "odd.json").write_text('{"ranker": "umart", "settings": ' + settings + "}")
-    command = ["train", "umart", "--train", "none.txt", "--settings", str(tmp_path / "odd.json"), "--out", "model"]
+    odd = str(tmp_path / "odd.json")  # as data too, which would be refused if they were read first
+    command = ["train", "umart", "--train", odd, "--settings", odd, "--out", "model"]
     assert cli.main(command) == 2
     assert 'odd.json: expected {"ranker": ..., "settings": {...}}, as tune writes it' in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tierank
-from tierank.clicks import ClickLog, sources
+from tierank.clicks import ClickLog
 
 ROWS = {
     "session": [3, 3, 1, 1, 1, 2],
@@ -63,19 +63,29 @@ def test_every_source_gives_the_same_log(kind, tmp_path):
     assert repr(log) == "ClickLog(3 sessions, 2 queries, 6 rows, 2 clicks)"
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_files_are_read_in_pieces(ending, tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
+def in_pieces(frame, folder, n_rows):
+    """A folder of Parquet files, which are read one after the other."""
+    folder.mkdir()
+    for start in range(0, len(frame), n_rows):
+        frame[start : start + n_rows].to_parquet(folder / f"{start:06}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
+def test_files_are_read_in_pieces(kind, tmp_path):
+    """Blocks of a megabyte of CSV, 262,144 rows of Parquet, and files of a folder."""
+    rng, n = np.random.default_rng(0), 70_000 if kind != "folder" else 500
     table = {
-        "session": np.repeat(np.arange(500), 4), "query": np.repeat(rng.integers(0, 9, 500), 4),
-        "document": rng.integers(0, 50, 2000), "position": np.tile([1, 2, 3, 4], 500),
-        "clicked": rng.integers(0, 2, 2000), "ranker": np.repeat(rng.choice(["a", "b"], 500), 4),
+        "session": np.repeat(np.arange(n), 4), "query": np.repeat(rng.integers(0, 9, n), 4),
+        "document": rng.integers(0, 50, 4 * n), "position": np.tile([1, 2, 3, 4], n),
+        "clicked": rng.integers(0, 2, 4 * n), "ranker": np.repeat(rng.choice(["a", "b"], n), 4),
     }  # fmt: skip
     whole = read(table, columns=["ranker"])
-    whole.write(tmp_path / f"log.{ending}")
-    monkeypatch.setattr(sources, "_BATCH", 64)
-    log = read(tmp_path / f"log.{ending}", columns=["ranker"])
-    assert as_lists(log) == as_lists(whole)
+    if kind == "folder":
+        source = in_pieces(pd.DataFrame(table), tmp_path / "log", 64)
+    else:
+        whole.write(source := tmp_path / f"log.{kind}")
+    assert as_lists(read(source, columns=["ranker"])) == as_lists(whole)
 
 
 @settings(max_examples=30)
@@ -156,14 +166,17 @@ def test_describe_says_what_looks_wrong():
     log = read(table, on_error="drop")
     assert log.session_ids.tolist() == [1, 2, 3, 3]
     assert log.describe().problems == [
-        "1 session left out: a position that is not an integer >= 1",
+        "1 session left out: a position that is not an integer >= 1; if positions count from 0, read the log with"
+        " zero_based=True",
         "1 session left out: two documents in one position",
         "1 session with gaps in their positions: rows of the list are missing",
         "1 session with clicks beyond the list: in positions below its length",
         "1 session mixing queries: each of their queries counts as a session",
         "1 session showing a document twice",
     ]
-    with pytest.raises(tierank.DataError, match="the caller's row order is unknown: some sessions were left out"):
+    with pytest.raises(
+        tierank.DataError, match=r"log: expected all sessions.*, got a log from which 2 sessions were left"
+    ):
         log.restore(np.zeros(log.n_rows))
 
 
@@ -175,6 +188,23 @@ def test_describe_knows_logs_with_nothing_or_only_clicks():
         "1 session of 5 documents or more in which all were clicked", "everything was clicked",
     ]  # fmt: skip
     assert everything.to_dict()["click_through"] == [1.0] * 5
+
+
+@pytest.mark.parametrize("kind", ["table", "csv", "parquet"])
+def test_a_log_of_clicks_alone_warns_where_it_is_read(kind, tmp_path):
+    """Rows of what was not clicked are missing; one list in which all was clicked may be so."""
+    frame = pd.DataFrame({"session": [1, 2, 3], "document": ["a", "b", "a"], "position": [1, 3, 2], "clicked": [1] * 3})
+    source = frame if kind == "table" else tmp_path / f"log.{kind}"
+    if kind != "table":
+        getattr(frame, f"to_{kind}")(source)
+    with pytest.warns(UserWarning, match="everything was clicked, so nothing can be learned about what") as seen:
+        log = read(source)
+    assert seen[0].filename == __file__ or kind == "parquet"
+    with pytest.warns(UserWarning, match="everything in this log was clicked.*add the documents that were shown but"):
+        tierank.clicks.judgements(log, "pbm")
+    for clicked in ([1, 0, 1], [0, 0, 0]):
+        read(frame.assign(clicked=clicked))
+    read(frame[:1])
 
 
 # Errors
@@ -216,7 +246,7 @@ ROLES = ("session", "query", "document", "position", "clicked")
 @pytest.mark.parametrize(("one", "other"), list(combinations(ROLES, 2)))
 def test_a_column_has_one_role(one, other):
     """Two roles are refused, except that the id of a query which was shown once is also that of its session."""
-    log = {"session": [1, 2], "query": [1, 2], "document": [1, 2], "position": [1, 1], "clicked": [1, 1]}
+    log = {"session": [1, 2], "query": [1, 2], "document": [1, 2], "position": [1, 1], "clicked": [1, 0]}
     for role, column in ((one, other), (other, one)):
         if {one, other} == {"session", "query"}:
             assert read(log, **{role: column}).n_sessions == 2
@@ -227,16 +257,18 @@ def test_a_column_has_one_role(one, other):
         read(log, document=["document", "document"])
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_value_that_is_not_a_number_is_shown_wherever_it_is(kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["csv", "folder"])
+def test_a_value_that_is_not_a_number_is_shown_wherever_it_is(kind, tmp_path):
     """The first of them, in any chunk of a file."""
-    monkeypatch.setattr(sources, "_BATCH", 2)
     n = 40_000 if kind == "csv" else 7
     frame = pd.DataFrame({"session": range(n), "document": "a", "position": 1, "clicked": "0"})
     frame.loc[n - 2, "clicked"], frame.loc[n - 1, "clicked"] = "maybe", "never"
-    getattr(frame, f"to_{kind}")(tmp_path / f"log.{kind}")
+    if kind == "csv":
+        frame.to_csv(source := tmp_path / "log.csv")
+    else:
+        source = in_pieces(frame, tmp_path / "log", 2)
     with pytest.raises(tierank.DataError, match=f"row {n - 2}: clicked: .* got 'maybe'; write 1"):
-        read(tmp_path / f"log.{kind}")
+        read(source)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +336,7 @@ def test_real_sessions(real_data):
 def test_ids_and_cells_that_numpy_would_change():
     """A list with an integer and a float, and integers beyond int64, would become floats, and two ids one."""
     log = ClickLog.of(
-        session=[2**63, 2**63 + 1, -1], document=[2**60, 2**60 + 1, 0.5], position=[1] * 3, clicked=[1] * 3
+        session=[2**63, 2**63 + 1, -1], document=[2**60, 2**60 + 1, 0.5], position=[1] * 3, clicked=[1, 0, 1]
     )
     assert log.n_sessions == log.n_documents == 3
     assert log.session_ids.tolist() == [-1, 2**63, 2**63 + 1]
@@ -359,7 +391,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path, role):
 @pytest.mark.parametrize("name", ["session", "query", "document", "position", "clicked"])
 def test_a_kept_column_does_not_take_the_place_of_one_of_the_log(tmp_path, name):
     """``clicked`` was kept beside ``bought``, which says what was clicked: the file would have had the wrong one."""
-    log = read({**ROWS, "bought": [1] * 6}, clicked="bought", columns=["ranker"]).with_columns(**{name: [7] * 6})
+    log = read({**ROWS, "bought": [1, 0] * 3}, clicked="bought", columns=["ranker"]).with_columns(**{name: [7] * 6})
     for write in (log.to_columns, lambda: log.write(tmp_path / "log.csv")):
         with pytest.raises(tierank.DataError, match=f"expected names other than session, .* got a column '{name}'"):
             write()
@@ -424,7 +456,7 @@ def test_numbers_that_are_none_are_told_by_name(wrong):
         "scores": lambda: tierank.clicks.simulate_clicks(data, wrong, n_sessions=5),
         "propensities": lambda: tierank.clicks.evaluate_ranking(read(), [1.0] * 6, wrong),
         "features": lambda: tierank.clicks.estimate_propensities(
-            tierank.clicks.read({**ROWS, "clicked": [1] * 6}), "regression", features=wrong, n_bootstrap=0
+            tierank.clicks.read({**ROWS, "clicked": [1, 0] * 3}), "regression", features=wrong, n_bootstrap=0
         ),
     }
     accepted = {"propensities": [[1.0] * 5], "features": [[[1.0]] * 6]}

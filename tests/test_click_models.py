@@ -115,6 +115,7 @@ def test_em_never_lowers_the_likelihood(name):
     assert (np.diff(likelihoods) > -1e-9).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*everything was clicked")
 @settings(max_examples=40)
 @given(session_lists, st.sampled_from(EVERY))
 def test_chances_of_any_log_are_chances(sessions, name):
@@ -343,7 +344,9 @@ def test_errors_say_what_to_do():
         make_model("pbm", smoothing=-1)
     with pytest.raises(tierank.NotFittedError, match=r"not fitted; call fit\(log\) first"):
         make_model("pbm").predict(log)
-    with pytest.raises(tierank.DataError, match="ctr has no parameters for documents; fit another"):
+    with pytest.raises(
+        tierank.DataError, match=r"model: expected a click model with parameters for documents.* got ctr"
+    ):
         make_model("ctr").fit(log).relevance()
     with pytest.raises(tierank.DataError, match="session_weight: expected 3 weights, one per session, got shape"):
         make_model("pbm").fit(log, session_weight=[1, 2])
@@ -367,17 +370,12 @@ class Coin(AttractionModel):
     def _expected(self, log):
         return self._per_row(log, self.attraction_, self.prior_)
 
-    def _followed(self, log, clicked, draws):
-        chances = self._expected(log)
-        if len(draws):
-            clicked[:] = draws < chances
-        return chances
-
 
 def test_a_model_of_your_own_has_everything():
     log = make_log(draw_sessions(8))
     coin = Coin(smoothing=2).fit(log)
     assert make_model(coin) is coin
+    assert Coin.__doc__.endswith("counts for; 0 for none")  # the settings are listed
     assert (coin.perplexity(log) < 2).all()
     assert coin.log_likelihood(log).shape == (log.n_sessions,)
     assert coin.simulate(log, seed=1).clicked.any()

@@ -11,8 +11,9 @@ import reference_objectives as reference
 import tierank
 from tierank import RANKERS, Blend, DataError, LambdaMART, ParameterError, RankingDataset, UBoost, UMart, URank
 from tierank.clicks import ClickLog, read_propensities, simulate_clicks, training_data
-from tierank.objectives import LambdaRankObjective, UMartObjective
-from tierank.training.selection import make_judge, means_of
+from tierank.losses import LambdaRankObjective, UMartObjective
+from tierank.rankers.base import model_files
+from tierank.rankers.selection import make_judge, means_of
 
 POSITION = [1, 2, 3] * 4
 
@@ -84,7 +85,7 @@ def test_propensities_are_checked():
     refusal = r"^propensity: expected one propensity per row, or one per position together with position, got neither"
     with pytest.raises(DataError, match=refusal):
         small().with_propensity([1, 0.5])
-    for given, got in (([1, 0, 1], "0 at 1"), ([1, -1], "-1 at 1"), ([np.inf], "inf at 0"), ([], "no list")):
+    for given, got in (([1, 0, 1], "0 at 1"), ([1, -1], "-1 at 1"), ([np.inf], "inf at 0"), ([], "shape ")):
         with pytest.raises(DataError, match=f"^propensity: expected finite numbers above 0, got {got}"):
             small(position=POSITION).with_propensity(given)
 
@@ -414,7 +415,7 @@ def test_validation_by_clicks_counts_lists_by_their_propensities():
     found = means_of(make_judge(data, "ndcg@1", "tierank", 1)(scores))
     assert found["ndcg@1"] == pytest.approx(1 / 5)
     assert means_of(make_judge(data.replace(propensity=None), "ndcg@1", "tierank", 1)(scores))["ndcg@1"] == 0.5
-    ranker = UMart(n_trees=2, min_documents=1, n_jobs=1).fit(data, valid=data)
+    ranker = UMart(n_trees=2, min_documents=1, n_jobs=1).fit(data, valid=data.select([1]))
     assert 0 <= ranker.best_["ndcg@10"] <= 1
 
 
@@ -438,7 +439,8 @@ def test_the_command_line_trains_on_positions(lists, tmp_path, capsys, monkeypat
 
     monkeypatch.chdir(tmp_path)
     tierank.write(lists, tmp_path / "lists.csv")
-    tierank.write(lists.select(np.arange(9)).replace(position=None), tmp_path / "rated.csv")
+    rated = lists.select(np.arange(9))
+    tierank.write(rated.replace(position=None, ratings=3 * rated.ratings), tmp_path / "rated.csv")
     (tmp_path / "p.json").write_text('{"method": "m", "level": 0.9, "propensity": [1, 0.5], "low": [1, 1],'
                                      ' "high": [1, 1]}')  # fmt: skip
     train = ["train", "lambdamart", "--train", "lists.csv", "--set", "n_trees=2", "--out", "model"]
@@ -452,7 +454,7 @@ def test_the_command_line_trains_on_positions(lists, tmp_path, capsys, monkeypat
     assert "--propensity: expected --position-column too" in capsys.readouterr().err
     urank = ["train", "urank", "--train", "lists.csv", "--position-column", "position", "--out", "other"]
     assert main(urank) == 2
-    assert "--position-column: expected --propensity too, or --set position_tower" in capsys.readouterr().err
+    assert "--position-column: expected --propensity too, or the setting position_tower" in capsys.readouterr().err
 
 
 def test_training_data_keep_what_columns_stand_for(tmp_path):
@@ -562,7 +564,7 @@ CLICK_RANKERS = {
 @pytest.mark.parametrize("share", [0.6, 0.9])
 def test_interrupted_learning_from_clicks_goes_on_to_the_same_bits(name, share, lists, tmp_path, monkeypatch):
     """Interrupted after a share of the steps; positions and propensities are part of what a checkpoint is of."""
-    monkeypatch.setattr("tierank.training.networks.loop._EVERY", -1.0)  # a checkpoint after each epoch
+    monkeypatch.setattr("tierank.rankers.network_training._EVERY", -1.0)  # a checkpoint after each epoch
     kind, settings, shown = CLICK_RANKERS[name]
     train, valid = lists.split(0.7, 0.3)
     steps = []
@@ -582,5 +584,5 @@ def test_interrupted_learning_from_clicks_goes_on_to_the_same_bits(name, share, 
     with pytest.raises(DataError, match="a checkpoint of this data and these settings, got one of another"):
         resumed.fit(train.replace(position=train.position % 6 + 1), **more)
     resumed.fit(train, **more)
-    assert resumed.model_files() == whole.model_files()
+    assert model_files(resumed) == model_files(whole)
     assert len(again) < len(steps)

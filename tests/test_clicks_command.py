@@ -47,7 +47,23 @@ def test_describe_counts_what_cannot_be_used(tmp_path, capsys):
     (tmp_path / "log.csv").write_text("session,document,position,clicked\n1,a,0,1\n2,a,1,1\n")
     code, out, _ = run(capsys, "describe", tmp_path / "log.csv")
     assert code == 0
-    assert "looks wrong: 1 session left out: a position that is not an integer >= 1" in out
+    hint = "if positions count from 0, read the log with --zero-based"
+    assert f"looks wrong: 1 session left out: a position that is not an integer >= 1; {hint}" in out
+    (tmp_path / "all.csv").write_text("session,document,position,clicked\n1,a,0,1\n2,a,0,0\n")
+    code, _, err = run(capsys, "describe", tmp_path / "all.csv")
+    assert code == 2
+    assert f"got none: 2 with a position that is not an integer >= 1; {hint}\n" in err
+    assert run(capsys, "describe", tmp_path / "all.csv", "--zero-based")[0] == 0
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_log_of_clicks_alone_warns(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("session,document,position,clicked\n1,a,1,1\n2,a,1,1\n2,b,2,1\n")
+    for command in (["describe"], ["judge", "--model", "pbm", "--out", tmp_path / "judged.csv"]):
+        code, _, err = run(capsys, command[0], tmp_path / "log.csv", *command[1:])
+        assert code == 0
+        assert "WARNING: " in err
+        assert "everything was clicked, so nothing can be learned about what was not clicked: log all documents" in err
 
 
 def test_fit_compares_models_and_writes_one(folder, tmp_path, capsys):
@@ -91,7 +107,8 @@ def test_judge_writes_what_read_reads(folder, tmp_path, capsys):
     code, _, err = run(capsys, "judge", folder / "log.csv", "--out", tmp_path / "ratings.csv", "--top", 3)
     assert code == 0
     assert "judgements" in err
-    ratings = tierank.read(tmp_path / "ratings.csv")
+    with pytest.warns(tierank.ColumnWarning, match="column 'n_clicks' is named like an outcome"):
+        ratings = tierank.read(tmp_path / "ratings.csv")
     assert ratings.n_queries == 30
     assert 0 < ratings.ratings.max() <= 3
     assert ratings.row_weight is not None
@@ -160,7 +177,7 @@ def test_a_log_through_a_pipe(folder, capsys, monkeypatch):
         (["fit", "log.csv", "--held-out", "1"], "--held-out: expected a number > 0 and < 1"),
         (
             ["fit", "odd.csv"],
-            "row 0: --position-column: expected an integer >= 1, got 0; if positions count from 0, say so",
+            "expected an integer >= 1, got 0; if positions count from 0, read the log with --zero-based",
         ),
         (["propensities", "log.csv", "--method", "swap"], "unknown --method 'swap': did you mean 'swaps'?"),
         (["propensities", "log.csv", "--method", "swaps"], "unknown column 'swap'"),
@@ -221,7 +238,7 @@ def test_the_page_on_clicks_runs(folder, tmp_path, monkeypatch, capsys):
         data.features, data.ratings, qid=data.query_ids[data.query_of_row], document_ids=range(data.n_documents)
     )
     names = {
-        "data": named, "scores": np.arange(log.n_rows), "a": data.ratings, "b": -data.ratings, "list_a": "abc",
+        "data": named, "a": data.ratings, "b": -data.ratings, "list_a": "abc",
         "list_b": "bcd", "session_number": 7, "clicked": [1, 0, 0, 1], "outcomes": [1, -1, 0, 1],
     }  # fmt: skip
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -233,6 +250,8 @@ def test_the_page_on_clicks_runs(folder, tmp_path, monkeypatch, capsys):
     tierank.write(named, "documents.csv")
     for block in blocks:
         block = block.replace("UMart()", "UMart(n_trees=2)").replace("LambdaMART()", "LambdaMART(n_trees=2)")
+        if "evaluate_ranking" in block:  # any ranker for these documents
+            names["ranker"] = tierank.LambdaMART(n_trees=2).fit(named)
         if "simulate_clicks" in block:
             names["scores"] = data.ratings
         exec(compile(block.replace("100_000", "1_000"), "docs/clicks.md", "exec"), names)
@@ -246,9 +265,19 @@ def test_the_page_on_clicks_runs(folder, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", ["judge", "simulate"])
 def test_a_name_that_cannot_be_written_is_refused_before_the_log_is_read(command, tmp_path, capsys):
-    code, _, error = run(capsys, command, tmp_path / "no such log.csv", "--out", tmp_path / "out.txt")
+    (tmp_path / "log.csv").write_text("read too early")
+    code, _, error = run(capsys, command, tmp_path / "log.csv", "--out", tmp_path / "out.txt")
     assert code == 2
     assert "expected a name that ends in .csv or .parquet, got out.txt" in error
+
+
+def test_positions_from_0_are_recognised_where_they_leave_nothing(tmp_path, capsys):
+    rows = "".join(f"{session},q,{place},{place},0\n" for session in range(3) for place in range(4))
+    (tmp_path / "log.csv").write_text("session,query,document,position,clicked\n" + rows)
+    code, _, error = run(capsys, "describe", tmp_path / "log.csv")
+    assert code == 2
+    assert "read the log with --zero-based" in error
+    assert run(capsys, "describe", tmp_path / "log.csv", "--zero-based")[0] == 0
 
 
 def test_a_click_model_in_a_file_of_any_name(folder, tmp_path, capsys):

@@ -16,8 +16,8 @@ from serve_tools import ask
 import tierank
 from tierank import Columns, DataError, Judge, LambdaMART, LinearRanker, ParameterError, RankingDataset, UMart, URank
 from tierank.cli import main
-from tierank.columns import Plan
-from tierank.kinds import Age, Category, Mean, kinds_from_json, kinds_to_json, recode
+from tierank.data.columns import Age, Category, Mean, kinds_from_json, kinds_to_json, recode
+from tierank.data.encoder import ColumnEncoder
 
 NUMBERS = {"n_trees": 8, "min_documents": 3, "n_jobs": 1}
 TREES = {**NUMBERS, "min_data_per_group": 1, "cat_smooth": 1.0}
@@ -454,7 +454,7 @@ def ndcg(data, scores):
 def test_the_ratings_of_a_query_are_never_in_its_own_means():
     """By a slow twin: the mean of a document is that of the same seller in the other parts of the queries."""
     data = tierank.read(sellers(0, n_queries=12, n_levels=6), columns=Columns(means=["seller"]))
-    plan, encoded = Plan.learn(data)
+    plan, encoded = ColumnEncoder.learn(data)
     changed = data.ratings.copy()
     rows = slice(int(data.offsets[4]), int(data.offsets[5]))
     above = data.ratings - np.repeat(np.add.reduceat(data.ratings, data.offsets[:-1]) / data.lengths, data.lengths)
@@ -466,14 +466,14 @@ def test_the_ratings_of_a_query_are_never_in_its_own_means():
             possible.append(abs(own[place]) <= abs(above[others]).sum() / 10 + 1e-6)
     assert all(possible)
     # Ratings of one query that are turned around change no feature of that query, if its part stays the same.
-    from tierank import columns as module
+    from tierank.data import encoder as module
 
-    folds = module._folds(data.features, data)
+    folds = module._folds_by_content(data.features, data)
     kind = data.kinds["seller"]
     changed[rows] = changed[rows][::-1]
     turned = data.replace(ratings=changed)
-    _, before = module._mean(codes, kind, data, folds)
-    _, after = module._mean(codes, kind, turned, folds)
+    _, before = module._mean_ratings(codes, kind, data, folds)
+    _, after = module._mean_ratings(codes, kind, turned, folds)
     own_part = folds == folds[rows.start]
     assert_same(before[own_part], after[own_part])
     assert (before != after).any()
@@ -499,7 +499,7 @@ def test_the_mean_of_the_training_documents_alone_ranks_them_by_chance_if_rating
     gains, naive = [], []
     for seed in range(4):
         data = tierank.read(sellers(seed, shuffle=True))
-        _, encoded = Plan.learn(data)
+        _, encoded = ColumnEncoder.learn(data)
         chance = ndcg(data, np.zeros(data.n_documents))
         codes = data.features[:, 0].astype(int)
         means = np.bincount(codes, data.ratings) / np.bincount(codes)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import tierank
 from tierank import cli
-from tierank.kernels import Vector, compiling, keeping, ranking
+from tierank.kernels import Vector, compiling, ranking
 from tierank.kernels.compiling import KERNELS, Kernel, argument_types, compile_all
 
 
@@ -100,11 +100,12 @@ import numpy as np
 import tierank
 from tierank import cli
 from tierank.metrics import METRICS, RULES, Judge
-from tierank.objectives import LambdaRankObjective, UMartObjective
+from tierank.losses import LambdaRankObjective, UMartObjective
 from tierank.transforms import TRANSFORMS
 
 folder = sys.argv[1]
 made = tierank.make_ranking(30, n_features=5, mean_length=12, max_length=40, seed=1)
+other = tierank.make_ranking(30, n_features=5, mean_length=12, max_length=40, seed=2)
 made.features.flags.writeable = made.offsets.flags.writeable = False
 tierank.write(made, f"{folder}/data.txt")
 tierank.write(made, f"{folder}/data.tierank")
@@ -115,9 +116,9 @@ with open(f"{folder}/named.txt", "w") as file:
 for name in ("data.txt", "named.txt", "data.tierank"):
     data = tierank.read(f"{folder}/{name}")
     for ranker in (tierank.UMart(n_trees=2), tierank.LambdaMART(n_trees=2, query_features=True)):
-        ranker.fit(data, valid=data).predict(data)
+        ranker.fit(data, valid=other).predict(data)
 for transform in TRANSFORMS:
-    ranker = tierank.URank(max_epochs=1, feature_transform=transform).fit(data, valid=made)
+    ranker = tierank.URank(max_epochs=1, feature_transform=transform).fit(data, valid=other)
     ranker.predict(np.asfortranarray(data.features), qid=np.repeat(np.arange(30), data.lengths))
     ranker.predict(data.features.astype(np.float64))
     TRANSFORMS[transform]().fit(data.features).transform(data.features)
@@ -191,7 +192,7 @@ def test_a_disk_that_fills_up_is_no_error(tmp_path, caplog, notice, monkeypatch)
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping._Place, "save_overload", full)
+    monkeypatch.setattr(compiling._Place, "save_overload", full)
     assert added_up(Kernel(add_up, tmp_path)) == 6
     assert "No space left on device" in caplog.text
 
@@ -220,15 +221,15 @@ def test_folders_are_chosen_in_order(tmp_path, monkeypatch):
     beside = Path(__file__).parent / "__pycache__"
     monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    usual = keeping.folders_for(add_up)
+    usual = compiling.folders_for(add_up)
     assert usual[0] == (beside, False)
     if sys.platform == "linux":
         assert usual[1].path.parent == tmp_path / "tierank"
         assert usual[1].must_be_private
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "chosen"))
-    (chosen,) = keeping.folders_for(add_up)
+    (chosen,) = compiling.folders_for(add_up)
     assert (chosen.path.parent, chosen.must_be_private) == (tmp_path / "chosen", False)
-    (given,) = keeping.folders_for(add_up, tmp_path / "given")
+    (given,) = compiling.folders_for(add_up, tmp_path / "given")
     assert given.path.parent == tmp_path / "given"
 
 
@@ -255,17 +256,17 @@ def test_only_private_folders_are_trusted(tmp_path, above, own, expected):
         folder.mkdir()
         folder.chmod(own)
     parent.chmod(above)
-    assert keeping.is_private(folder) == expected
+    assert compiling.is_private(folder) == expected
     (tmp_path / "link").symlink_to(folder)
-    assert keeping.is_private(tmp_path / "link") == expected
+    assert compiling.is_private(tmp_path / "link") == expected
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give folders away")
 def test_folders_of_others_are_not_trusted(tmp_path):
     (tmp_path / "theirs" / "ours").mkdir(parents=True)
     os.chown(tmp_path / "theirs", 54321, 54321)
-    assert not keeping.is_private(tmp_path / "theirs")
-    assert not keeping.is_private(tmp_path / "theirs" / "ours")
+    assert not compiling.is_private(tmp_path / "theirs")
+    assert not compiling.is_private(tmp_path / "theirs" / "ours")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the user's folder is elsewhere")
@@ -273,7 +274,7 @@ def test_code_of_others_is_not_loaded(tmp_path, monkeypatch):
     """Code in a folder that others can write to is neither used nor added to, and the next folder is not harmed."""
     monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(keeping, "folders_for", lambda function, folder: [keeping.Folder(tmp_path / "users", True)])
+    monkeypatch.setattr(compiling, "folders_for", lambda function, folder: [compiling.Folder(tmp_path / "users", True)])
     assert Kernel(add_up).load().is_compiled
     assert (tmp_path / "users").stat().st_mode & 0o777 == 0o700
     assert not Kernel(add_up).load().is_compiled

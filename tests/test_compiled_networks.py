@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import tierank
 from tierank import Blend, LinearRanker, ParameterError, RankingDataset, UBoost, URank, UrBoost
-from tierank.kernels.layers import WIDTH, aligned, apply_layer, find_places, table
+from tierank.kernels.scoring import WIDTH, aligned, apply_layer, find_places, table
 from tierank.networks import ACTIVATIONS
-from tierank.training.model import Resources
-from tierank.training.networks.compiled import CompiledModel, SplitInputs
+from tierank.rankers.model import Resources
+from tierank.rankers.network_scoring import CompiledModel, Inputs
 from tierank.transforms import TRANSFORMS, Log1p, Piecewise, SideBySide, Standard, Transform
 
 STRAIGHT = ("relu", "leaky_relu")
@@ -219,7 +219,7 @@ def test_twins_and_rows_in_any_order_have_the_same_bits(data):
 def test_blocks_of_queries_and_threads_change_nothing(data, monkeypatch):
     ranker = URank(n_seeds=2, **QUICK).fit(data)
     whole = ranker.predict(data)
-    monkeypatch.setattr("tierank.transforms.rescaling._VALUES_AT_ONCE", 1)  # a query at a time
+    monkeypatch.setattr("tierank.transforms._VALUES_AT_ONCE", 1)  # a query at a time
     np.testing.assert_array_equal(ranker.predict(data), whole)
     np.testing.assert_array_equal(ranker.model_.predict(data, Resources(3)), whole)
 
@@ -229,8 +229,8 @@ def test_work_arrays_do_not_grow_with_lists(data, monkeypatch):
     features = np.tile(data.features, (3000 // data.n_documents + 1, 1))
     whole = ranker.predict(features, qid=np.zeros(len(features)))
     sizes = []
-    monkeypatch.setattr("tierank.training.networks.compiled._VALUES_AT_ONCE", 4 * WIDTH * 50)
-    monkeypatch.setattr("tierank.training.networks.compiled.aligned", lambda n: sizes.append(n) or aligned(n))
+    monkeypatch.setattr("tierank.rankers.network_scoring._VALUES_AT_ONCE", 4 * WIDTH * 50)
+    monkeypatch.setattr("tierank.rankers.network_scoring.aligned", lambda n: sizes.append(n) or aligned(n))
     np.testing.assert_array_equal(ranker.predict(features, qid=np.zeros(len(features))), whole)
     assert max(sizes) == 4 * WIDTH * 50
     assert len(sizes) == 3 * -(-len(features) // 50)
@@ -245,8 +245,8 @@ def test_members_share_inputs_that_are_the_same_and_no_others(data, monkeypatch)
     assert len(networks) == 3
     alone = [model.predict(data, ALONE) for model in networks]
     calls = []
-    apply = SplitInputs.apply
-    monkeypatch.setattr(SplitInputs, "apply", lambda self, *given: calls.append(1) or apply(self, *given))
+    split = Inputs.split
+    monkeypatch.setattr(Inputs, "split", lambda self, *given: calls.append(1) or split(self, *given))
     scores = blend.model_._scores([member for member in blend.members_ if member.family == "networks"], data, ALONE)
     assert len(calls) == 1
     for ours, own in zip(scores, alone, strict=True):
@@ -260,11 +260,11 @@ def test_keys_tell_inputs_apart(data):
         URank(feature_transform=name, encoding=encoding, hidden=(2,), **QUICK).fit(seen)
         for seen, name, encoding in kinds
     ]
-    keys = [SplitInputs(ranker.model_.inputs).key for ranker in fitted]
+    keys = [ranker.model_.inputs.key for ranker in fitted]
     # Within queries nothing is learned of the data except ranges for rows without queries.
     assert len(set(keys)) == len(keys)
     again = URank(feature_transform="standard", hidden=(3,), seed=9, **QUICK).fit(data)
-    assert SplitInputs(again.model_.inputs).key == keys[0]
+    assert again.model_.inputs.key == keys[0]
 
 
 # The kernels

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import tierank
 from tierank import NetworkRanker, ParameterError, UBoost, URank, UrBoost
-from tierank.kernels.descent import SQUARES, TIERS, URANK
+from tierank.kernels.mlp_training import SQUARES, TIERS, URANK
 from tierank.losses import Batch, stepwise_urank, urank
 from tierank.networks import MLP, TierRNN
-from tierank.training.networks import Training, compiled_steps
-from tierank.training.networks.compiled_steps import CompiledDescent, CompiledLoss
-from tierank.training.networks.steps import Descent
+from tierank.rankers import compiled_steps
+from tierank.rankers.compiled_steps import CompiledSteps
+from tierank.rankers.network_training import Adam, Training
 
 PLAIN = {**URank.PRESETS["plain-inputs"], "dropout": 0.0, "queries_per_step": 1, "hidden": (7, 5), "n_jobs": 1}
 QUICK = {**PLAIN, "max_epochs": 3, "learning_rate": 1e-4}
@@ -27,16 +27,17 @@ def data():
 
 
 @pytest.fixture
-def descents(monkeypatch):
-    """The class of the steps of each network that is trained."""
+def compiled(monkeypatch):
+    """For each network that is trained, whether compiled code takes its steps."""
     seen = []
-    make = Training._make_descent
+    make = Training._compile
 
     def watched(self):
-        seen.append(type(made := make(self)))
-        return made
+        steps = make(self)
+        seen.append(steps is not None)
+        return steps
 
-    monkeypatch.setattr(Training, "_make_descent", watched)
+    monkeypatch.setattr(Training, "_compile", watched)
     return seen
 
 
@@ -60,16 +61,16 @@ def by_torch(monkeypatch):
         (UrBoost, {"n_learners": 1, "hidden": ()}),
     ],
 )
-def test_models_are_those_of_torch(data, descents, monkeypatch, ranker, activation, more):
+def test_models_are_those_of_torch(data, compiled, monkeypatch, ranker, activation, more):
     data = data.replace(query_weight=np.linspace(0, 2, data.n_queries))
     model = ranker(**{**QUICK, "activation": activation, **more})
     ours = model.fit(data)
-    assert set(descents) == {CompiledDescent}
+    assert set(compiled) == {True}
     scores, losses = ours.predict(data), [row["loss"] for row in ours.history_]
-    descents.clear()
+    compiled.clear()
     by_torch(monkeypatch)
     theirs = model.fit(data)
-    assert set(descents) == {Descent}
+    assert set(compiled) == {False}
     np.testing.assert_allclose(losses, [row["loss"] for row in theirs.history_], rtol=1e-5)
     # Some derivatives are 0, such as that of the last bias, and Adam makes steps of their rounding errors.
     expected = theirs.predict(data)
@@ -91,31 +92,31 @@ def test_models_are_those_of_torch(data, descents, monkeypatch, ranker, activati
         (URank, {"hidden": (3000, 3000)}),
     ],
 )
-def test_torch_takes_the_other_steps(data, descents, ranker, more):
+def test_torch_takes_the_other_steps(data, compiled, ranker, more):
     ranker(**{**QUICK, "max_epochs": 1, **more}).fit(data.select(np.arange(4)))
-    assert set(descents) == {Descent}
+    assert set(compiled) == {False}
 
 
-def test_torch_takes_the_steps_with_row_weights(data, descents):
+def test_torch_takes_the_steps_with_row_weights(data, compiled):
     data = data.replace(row_weight=np.arange(data.n_documents) % 3)
     for ranker in (URank(**QUICK), UrBoost(**QUICK, n_learners=2)):
         ranker.fit(data)
-    assert set(descents) == {Descent}
+    assert set(compiled) == {False}
 
 
-def test_a_network_of_the_caller_is_left_to_torch(data, descents):
+def test_a_network_of_the_caller_is_left_to_torch(data, compiled):
     class Own(MLP):
         def forward(self, features, batch=None):
             return 2 * super().forward(features, batch)
 
     NetworkRanker("urank", network=Own, **{**QUICK, "activation": "relu"}).fit(data)
-    assert descents == [Descent]
+    assert compiled == [False]
 
 
-def test_a_loss_by_name_is_the_ranker_of_that_name(data, descents):
+def test_a_loss_by_name_is_the_ranker_of_that_name(data, compiled):
     one, two = (ranker.fit(data).predict(data) for ranker in (URank(**QUICK), NetworkRanker("urank", **QUICK)))
     np.testing.assert_array_equal(one, two)
-    assert descents == [CompiledDescent] * 2
+    assert compiled == [True] * 2
 
 
 # The derivatives, from single and extreme scores
@@ -128,16 +129,14 @@ LISTS = st.lists(st.tuples(SCORES, st.sampled_from([0, 0, 1, 2, 2.5, 7])), min_s
 
 def derivatives(network, kind, targets, batch, features):
     """The loss of all queries, and the gradient as Adam gets it."""
-    lists = SimpleNamespace(
-        whole=batch, weights=None, query_ids=np.arange(batch.n_queries), kept_inputs=lambda: features
-    )
+    lists = SimpleNamespace(whole=batch, weights=None, query_ids=np.arange(batch.n_queries), kept_inputs=features)
     settings = {"weight_decay": 0.0, "queries_per_step": batch.n_queries, "clip_norm": None}
-    descent = CompiledDescent(network, CompiledLoss(kind, targets), lists, settings)
+    steps = CompiledSteps(network, kind, targets, lists, Adam(network.parameters()), settings)
     before = [parameter.detach().clone() for parameter in network.parameters()]
-    loss, wrong = descent.epoch(torch.arange(batch.n_queries), [0.0])
+    loss, wrong = steps.epoch(torch.arange(batch.n_queries), [0.0])
     assert wrong is None
     assert all(torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))  # the rate is 0
-    return loss / batch.n_queries, descent._gradient
+    return loss / batch.n_queries, steps.room.gradient
 
 
 def drawn(lists):
@@ -150,25 +149,6 @@ def drawn(lists):
 def flat(gradients):
     # torch 2.4 makes zeros that require gradients for parameters without any.
     return np.concatenate([gradient.detach().numpy().T.ravel() for gradient in gradients])
-
-
-@given(LISTS)
-@settings(max_examples=200, deadline=None)
-def test_derivatives_of_the_urank_loss(documents):
-    """The features are the unit vectors, and so the weights are the scores, and their gradient that of the scores."""
-    scores, ratings = np.array([float(np.float32(score)) for score, _ in documents]), [r for _, r in documents]
-    batch = Batch([0, len(ratings)], ratings)
-    network = MLP(len(ratings), hidden=())
-    with torch.no_grad():
-        network.output.weight[0] = torch.tensor(scores)
-        network.output.bias.zero_()
-    loss, gradient = derivatives(network, URANK, batch.urank_weights, batch, torch.eye(len(ratings)))
-    exact = torch.tensor(scores, requires_grad=True)
-    value = urank(exact, Batch([0, len(ratings)], ratings, dtype=torch.float64)).sum()
-    value.backward()
-    largest = float(exact.grad.abs().max())
-    np.testing.assert_allclose(loss, float(value.detach()), rtol=1e-6)
-    np.testing.assert_allclose(gradient[:-1], exact.grad, rtol=1e-5, atol=1e-6 * largest + 1e-37)
 
 
 @given(st.lists(LISTS, min_size=1, max_size=3), st.sampled_from(["relu", "elu"]), st.integers(0, 99))
@@ -205,33 +185,22 @@ def test_derivatives_of_a_recurrent_network(lists, score_from, seed):
     np.testing.assert_allclose(gradient, flat(expected), rtol=1e-3, atol=1e-6 * float(batch.urank_weights.sum()))
 
 
-def test_the_worked_example_of_the_paper():
-    scores, batch = torch.log(torch.tensor([2.0, 3, 4, 5])), Batch([0, 4], [1, 2, 2, 0])
-    network = MLP(4, hidden=())
-    with torch.no_grad():
-        network.output.weight[0] = scores
-        network.output.bias.zero_()
-    loss, _ = derivatives(network, URANK, batch.urank_weights, batch, torch.eye(4))
-    expected = -1 / 2 * (3 * (np.log(3 / 10) + np.log(4 / 11)) + np.log(2 / 7))
-    assert loss == pytest.approx(expected, rel=1e-6)
-
-
 # What all training promises
 
 
 @pytest.mark.parametrize("ranker", [URank(**QUICK), UrBoost(**QUICK, n_learners=2)])
-def test_scattered_rows_change_no_bit(data, descents, ranker):
+def test_scattered_rows_change_no_bit(data, compiled, ranker):
     order = np.random.default_rng(0).permutation(data.n_documents)
     features, ratings, queries = data.features, data.ratings, np.repeat(data.query_ids, data.lengths)
     one = ranker.fit(features, ratings, qid=queries).predict(features, qid=queries)
     two = ranker.fit(features[order], ratings[order], qid=queries[order]).predict(features, qid=queries)
     np.testing.assert_array_equal(one, two)
-    assert set(descents) == {CompiledDescent}
+    assert set(compiled) == {True}
 
 
 @pytest.mark.parametrize("ranker", [URank(**{**QUICK, "schedule": "cosine"}), UrBoost(**QUICK, n_learners=2)])
 def test_a_run_goes_on_to_the_same_bits(data, tmp_path, monkeypatch, ranker):
-    monkeypatch.setattr("tierank.training.networks.loop._EVERY", 0.0)  # a checkpoint after each epoch
+    monkeypatch.setattr("tierank.rankers.network_training._EVERY", 0.0)  # a checkpoint after each epoch
     whole = ranker.fit(data).predict(data)
     calls = []
 
@@ -242,9 +211,9 @@ def test_a_run_goes_on_to_the_same_bits(data, tmp_path, monkeypatch, ranker):
 
     with pytest.raises(InterruptedError, match="enough"):
         ranker.fit(data, checkpoint=tmp_path / "part", callbacks=[interrupt])
-    epoch, n_steps = CompiledDescent.epoch, []
+    epoch, n_steps = CompiledSteps.epoch, []
     monkeypatch.setattr(
-        CompiledDescent, "epoch", lambda self, order, rates: n_steps.append(len(rates)) or epoch(self, order, rates)
+        CompiledSteps, "epoch", lambda self, order, rates: n_steps.append(len(rates)) or epoch(self, order, rates)
     )
     again = ranker.fit(data, checkpoint=tmp_path / "part").predict(data)
     np.testing.assert_array_equal(again, whole)

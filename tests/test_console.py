@@ -13,10 +13,12 @@ import pytest
 
 import tierank
 from tierank import cli
-from tierank.cli import learning
 from tierank.cli.console import in_options, line_of
+from tierank.cli.options import named, settings_of
 from tierank.errors import DataError, ParameterError
 from tierank.settings import as_flag
+
+COMMANDS = dict(cli.TIERANK.walk())
 
 
 @pytest.fixture
@@ -24,6 +26,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = tierank.make_ranking(12, n_features=3, mean_length=8, max_length=12, seed=3)
     tierank.write(data, "data.txt")
+    tierank.write(tierank.make_ranking(12, n_features=3, mean_length=8, max_length=12, seed=4), "valid.txt")
     tierank.write_scores(np.arange(float(data.n_documents)), "a.scores")
     return tmp_path
 
@@ -178,7 +181,7 @@ def test_a_wrong_column_of_query_ids_is_noticed(column, message, tmp_path, capsy
     ],
 )
 def test_settings_are_read_as_json_or_python_write_them(text, value):
-    assert learning._settings([f"name={text}"]) == {"name": value}
+    assert settings_of([named(f"name={text}")]) == {"name": value}
 
 
 def test_a_switch_that_is_set_to_false_is_off(folder, capsys):
@@ -188,7 +191,10 @@ def test_a_switch_that_is_set_to_false_is_off(folder, capsys):
     code, _, err = run(capsys, *train, "--set", "query_features=no")
     assert (code, err) == (2, "tierank: query_features: expected True or False, got 'no'\n")
     code, _, err = run(capsys, "train", "blend", "--train", "data.txt", "--out", "b", "--set", "rotate=no")
-    assert (code, err) == (2, "tierank: rotate: expected True or False, got 'no'\n")
+    assert (code, err) == (
+        2,
+        "tierank: rotate: expected True or False, or None (True if there are no networks), got 'no'\n",
+    )
 
 
 @pytest.mark.parametrize("value", ["False", "no", 0, 1, None])
@@ -200,12 +206,13 @@ def test_a_flag_is_true_or_false_and_nothing_else(value):
 
 def test_tune_holds_what_is_set(folder, capsys):
     pytest.importorskip("optuna")
-    files = ("--data", "data.txt", "--valid", "data.txt", "--out", "found.json", "--trials", 4)
+    files = ("--data", "data.txt", "--valid", "valid.txt", "--out", "found.json", "--trials", 4)
     assert run(capsys, "tune", "umart", *files, "--set", "n_trees=2", "--set", "n_leaves=7")[0] == 0
     found = json.loads((folder / "found.json").read_text())
     assert found["settings"]["n_leaves"] == 7
     assert all("n_leaves" not in trial for trial in found["trials"])
-    code, _, err = run(capsys, "tune", "blend", "--data", "none.txt", "--out", "found.json")
+    Path("odd.txt").write_text("read too early")
+    code, _, err = run(capsys, "tune", "blend", "--data", "odd.txt", "--out", "found.json")
     assert code == 2
     assert "Blend has no default search space" in err
     assert "give one as space" in err
@@ -219,8 +226,9 @@ def test_tune_holds_what_is_set(folder, capsys):
 def test_train_refuses_a_place_before_it_reads(folder, capsys, out):
     (folder / "folder").mkdir()
     (folder / "folder" / "mine.txt").touch()
+    (folder / "odd.txt").write_text("read too early")
     before = sorted(folder.rglob("*"))
-    code, _, err = run(capsys, "train", "umart", "--train", "none.txt", "--out", out)
+    code, _, err = run(capsys, "train", "umart", "--train", "odd.txt", "--out", out)
     assert code == 2
     assert err.startswith(f"tierank: {out}: expected ")
     assert sorted(folder.rglob("*")) == before
@@ -229,19 +237,20 @@ def test_train_refuses_a_place_before_it_reads(folder, capsys, out):
 @pytest.mark.parametrize(
     "command",
     [
-        ("predict", "model", "none.txt", "--out"),
-        ("evaluate", "none.txt", "model", "--per-query"),
-        ("explain", "model", "none.txt", "--query", "1", "--above", "1", "--below", "2", "--out"),
-        ("export", "model", "--to", "c", "--verify", "none.txt", "--out"),
-        ("report", "none", "--out"),
-        ("describe", "none.txt", "--html"),
-        ("tune", "umart", "--data", "none.txt", "--out"),
-        ("cv", "umart", "--data", "none.txt", "--out"),
-        ("compare", "none.txt", "a=a.scores", "b=a.scores", "--out"),
+        ("predict", "model", "odd.txt", "--out"),
+        ("evaluate", "odd.txt", "model", "--per-query"),
+        ("explain", "model", "odd.txt", "--query", "1", "--above", "1", "--below", "2", "--out"),
+        ("export", "model", "--to", "c", "--verify", "odd.txt", "--out"),
+        ("report", "odd.txt", "--out"),
+        ("describe", "odd.txt", "--html"),
+        ("tune", "umart", "--data", "odd.txt", "--out"),
+        ("cv", "umart", "--data", "odd.txt", "--out"),
+        ("compare", "odd.txt", "a=a.scores", "b=a.scores", "--out"),
     ],
     ids=lambda command: command[0],
 )
 def test_all_commands_refuse_a_place_before_the_work(model, capsys, command):
+    Path("odd.txt").write_text("read too early")
     code, _, err = run(capsys, *command, "data.txt/x")
     assert code == 2
     assert err.startswith("tierank: data.txt/x: expected a folder above it, got the file ")
@@ -259,8 +268,10 @@ def test_folders_above_what_is_written_are_made(model, capsys):
 @pytest.mark.parametrize("name", ["k", "seed", "valid", "position", "a.csv: rating"])
 def test_a_file_with_the_name_of_an_argument_is_not_an_option(name):
     error = DataError(where=name, expected="a table", got="k: 3")
-    assert line_of(error) == f"{name}: expected a table, got k: 3"
-    assert line_of(ParameterError(argument="k", expected="an integer", got="x")) == "--k: expected an integer, got x"
+    rename = COMMANDS["predict"].rename
+    assert line_of(error, rename) == f"{name}: expected a table, got k: 3"
+    wrong = ParameterError(argument="k", expected="an integer", got="x")
+    assert line_of(wrong, rename) == "--k: expected an integer, got x"
 
 
 def test_the_system_speaks_of_the_callers_path():
@@ -271,16 +282,12 @@ def test_the_system_speaks_of_the_callers_path():
 
 def test_messages_of_runs_speak_of_options():
     for message, line in (
-        ("the same call with the same folder (out) resumes", "the same command resumes"),
-        ("fewer processes (n_jobs) need less", "fewer processes (--jobs) need less"),
+        ("fewer processes (`n_jobs`) need less", "fewer processes (--jobs) need less"),
         ("a name of its own, or", "a name of its own, or"),
-        (
-            "give the new one another name, or choose",
-            "give the new one another name, such as new=urank,hidden=[200,100], or choose",
-        ),
-        ("n_jobs=1 works in this process, and sends", "--jobs 1 works in one process, and sends"),
+        ("choose another name, such as new=urank", "choose another name, such as new=urank"),
+        ("n_jobs=1 works in this process, and sends", "--jobs 1 works in this process, and sends"),
     ):
-        assert in_options(message) == line
+        assert in_options(message, COMMANDS["cv"].rename) == line
 
 
 def test_convert_refuses_what_its_name_does_not_say_and_its_own_input(model, capsys):
@@ -312,7 +319,7 @@ def test_the_demo_leaves_other_data_alone(folder, capsys):
 def test_a_demo_of_other_data_is_refused_and_its_report_is_made(folder, capsys, monkeypatch):
     from tierank.experiments import demo
 
-    monkeypatch.setattr(demo, "_NETWORKS", ())
+    monkeypatch.setattr(demo, "_SHOWN", ("lambdamart", "umart"))
     assert run(capsys, "demo", "--queries", 30)[0] == 0
     before = {file: file.read_bytes() for file in (folder / "demo").glob("*.txt")}
     code, _, err = run(capsys, "demo", "--queries", 25)
@@ -395,38 +402,36 @@ def test_every_setting_is_listed_with_its_value_and_a_line(capsys, name):
 
 def test_a_list_that_is_not_there(capsys):
     assert "did you mean 'rankers'?" in run(capsys, "list", "ranker")[2]
-    assert "`list settings` needs a ranker: one of urank" in run(capsys, "list", "settings")[2]
+    assert "list settings needs a ranker: one of urank" in run(capsys, "list", "settings")[2]
     assert "did you mean 'umart'?" in run(capsys, "list", "settings", "umrat")[2]
     assert "a ranker is only valid after settings" in run(capsys, "list", "rules", "umart")[2]
 
 
 def test_every_command_says_what_it_does_and_shows_it(capsys):
-    parser = cli.make_parser()
-    commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices).choices
-    for name, command in commands.items():
-        assert command.description, name
-        assert command.epilog.startswith(f"Example: tierank {name} "), name
+    for name, command in cli.TIERANK.walk():
+        assert command.help, name
+        assert command.example.startswith(f"tierank {name} "), name
 
 
 @pytest.mark.parametrize(
-    ("message", "expected"),
+    ("command", "error", "expected"),
     [
-        ("a.txt:1: expected feature indices >= 1, got '0:2'; or read with zero_based=True", "with --zero-based"),
-        ("b.parquet: expected the columns of a.parquet, got also 'x'; name the columns with features=", "--features"),
-        (
-            "d: expected a file, got a folder; read_fold reads a folder of folds",
-            "cv and tune take, as --data, a folder",
-        ),
-        ("fold: expected 1, 2, 3, 4 or 5, got 9", "--fold: expected"),
-        ("solr: it scores one document at a time; train with query_features=False", "train with --set query_features="),
-        ("data/query=a/x.csv: expected a file", "data/query=a/x.csv: expected a file"),
+        ("train", {"where": "a.txt:1", "got": "'0:2'", "fix": "or read with zero_based=True"}, "with --zero-based"),
+        ("train", {"where": "b.parquet", "fix": "name the columns with features="}, "with --features"),
+        ("predict", {"got": "a folder", "fix": "read_fold reads a folder of folds"}, "cv and tune take, as --data, a"),
+        ("tune", {"argument": "fold", "expected": "1, 2, 3, 4 or 5", "got": "9"}, "--fold: expected"),
+        ("export", {"where": "solr", "fix": "train with `query_features=False`"}, "train with --set query_features="),
+        ("predict", {"where": "data/query=a/x.csv", "expected": "a file"}, "data/query=a/x.csv: expected a file"),
+        ("evaluate", {"got": "'a'", "fix": "leave out with ignore=['a b', 'c']"}, "leave out with --ignore 'a b,c'"),
     ],
 )
-def test_arguments_of_python_are_options_here(message, expected):
-    assert expected in in_options(message)
+def test_arguments_of_python_are_options_here(command, error, expected):
+    assert expected in line_of(DataError(**error), COMMANDS[command].rename)
 
 
 def test_what_is_read_is_never_replaced(model, capsys):
+    Path("b.scores").write_text("read too early")
+    Path("run").mkdir()
     before = Path("data.txt").read_text()
     for arguments in (
         ["predict", model, "data.txt", "--out", "data.txt"],
@@ -497,7 +502,7 @@ def test_the_name_of_a_rule_is_no_module(folder, capsys):
         "--train",
         "data.txt",
         "--valid",
-        "data.txt",
+        "valid.txt",
         "--out",
         "model",
         "--set",
@@ -511,6 +516,9 @@ def test_the_name_of_a_rule_is_no_module(folder, capsys):
 
 def test_messages_that_name_no_column_are_told_too():
     """Of a target that cannot hold categories: any column is meant."""
-    assert in_options("train on means: columns=Columns(means=[...])") == "train on means: --means [...]"
-    assert in_options("t.csv: date_parts: expected a column") == "t.csv: --date-parts: expected a column"
-    assert in_options("measures: expected similarities, got none") == "--measures: expected similarities, got none"
+    rename = COMMANDS["train"].rename
+    assert in_options("declare columns=Columns(means=['a', 'b']) to", rename) == "declare --means a,b to"
+    date_parts = DataError(where="t.csv", argument="date_parts", expected="a column")
+    assert line_of(date_parts, rename) == "t.csv: --date-parts: expected a column"
+    measures = ParameterError(argument="measures", expected="similarities", got="none")
+    assert line_of(measures, rename) == "--measures: expected similarities, got none"

@@ -27,9 +27,10 @@ from tierank import (
     UMart,
     URank,
 )
+from tierank.data.team import cut_queries
+from tierank.distributed import dask as placement
 from tierank.distributed import dask as tasks
-from tierank.distributed import fit, placement
-from tierank.team import cut_queries
+from tierank.distributed import fit
 
 pytest.importorskip("distributed")
 
@@ -232,9 +233,7 @@ def test_weights_and_names_travel_with_their_rows(client):
     np.testing.assert_array_equal(two.row_weight, two.features[:, 0] + 1)
     assert two.feature_names == ("x",)
     frame.loc[11, "query_weight"] = 9.0
-    with pytest.raises(
-        DataError, match="column 'query_weight': expected one weight for all rows of query b, got several"
-    ):
+    with pytest.raises(DataError, match="query_weight: expected one weight for all rows of query b, got several"):
         placed(client, dask.dataframe.from_pandas(frame, npartitions=4, sort=False), 2, query="session")
 
 
@@ -345,7 +344,7 @@ def test_other_trees(client, parts):
 
         return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
 
-    chosen = sorted(tasks._listed(client))[1:3]
+    chosen = sorted(tasks._dask_listed(client))[1:3]
     shuffled = dask.dataframe.from_pandas(as_frame(train).sample(frac=1, random_state=1), npartitions=3, sort=False)
     for ranker in (LambdaMART(n_trees=5, query_features=True), TreeRanker(loss=squares, n_trees=5)):
         fitted = fit(ranker, shuffled, client, valid=valid, workers=chosen)
@@ -418,7 +417,7 @@ def test_workers_are_listed_whatever_the_client_asks_meanwhile(client, monkeypat
 
     monkeypatch.setattr(client, "_update_scheduler_info", overtaken)
     assert client.scheduler_info(n_workers=-1)["workers"] == {}
-    assert len(tasks._listed(client)) == 4
+    assert len(tasks._dask_listed(client)) == 4
     asked = []
 
     async def busy(n_workers):
@@ -429,9 +428,9 @@ def test_workers_are_listed_whatever_the_client_asks_meanwhile(client, monkeypat
 
     monkeypatch.setattr(tasks, "_LOOK", 0.01)
     monkeypatch.setattr(client.scheduler, "identity", busy, raising=False)
-    assert tasks._listed(client) == {"tcp://a:1": tasks.DaskWorker("tcp://a:1", "a", "b", None)}
+    assert tasks._dask_listed(client) == {"tcp://a:1": tasks.DaskWorker("tcp://a:1", "a", "b", None)}
     monkeypatch.setattr(client, "status", "closed")
-    assert tasks._listed(client) == {}
+    assert tasks._dask_listed(client) == {}
 
 
 def test_parts_that_do_not_fit_together(client, parts, monkeypatch):

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tierank import DataError, ParameterError, RankingDataset, write
-from tierank.encoding import as_features
+from tierank.data.tables import as_features
 
 
 def small(**changes):
@@ -302,9 +302,9 @@ def test_parts():
     order = np.argsort(whole.features[:, 0])
     assert whole.features[order, 0].tolist() == list(range(12))
     assert [whole.document_ids[i] for i in order] == data.document_ids
-    with pytest.raises(DataError, match="query 0 is in two of the parts"):
+    with pytest.raises(DataError, match="query 0: expected each query in one part only"):
         RankingDataset.concat([data, data])
-    with pytest.raises(DataError, match="expected parts with the same features, got 1 and 2 features"):
+    with pytest.raises(DataError, match="parts: expected the same features, 1, got 2"):
         RankingDataset.concat([data, RankingDataset(np.eye(2), [0, 1], qid=[77, 77])])
     with pytest.raises(DataError, match="row_weight: expected in all of the parts or in none, got 1 of 2"):
         RankingDataset.concat([data, RankingDataset([[1]], [0], qid=[77])])
@@ -349,3 +349,71 @@ def test_names_of_other_libraries_are_told(theirs, ours):
     with pytest.raises(AttributeError, match=r"has no attribute 'featuers'$"):
         getattr(data, "featuers")  # noqa: B009
     assert not hasattr(data, "columns")  # is_table asks
+
+
+# Parts by date
+
+
+DAYS = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(40) % 10, unit="D")
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        pd.Series(DAYS),
+        pl.Series(DAYS.to_numpy()),
+        DAYS.tz_localize("Europe/Berlin"),
+        DAYS.to_numpy(),
+        list(DAYS.strftime("%Y-%m-%d")),
+        [day.date() for day in DAYS],
+        np.arange(40) % 10,
+        list(np.arange(40) % 10 * 1.5 - 99),
+        "age",
+        "listed",
+    ],
+    ids=lambda by: type(by).__name__,
+)
+def test_parts_by_date_are_in_order(by):
+    """The rows of a query are apart."""
+    data = RankingDataset(pd.DataFrame({"age": np.arange(40) % 10, "listed": DAYS}), qid=np.arange(40) % 10)
+    parts = data.split(0.6, 0.2, 0.2, by=by)
+    assert [sorted(part.query_ids.tolist()) for part in parts] == [[0, 1, 2, 3, 4, 5], [6, 7], [8, 9]]
+
+
+@given(st.lists(st.integers(0, 6), min_size=2, max_size=40), st.sampled_from([(0.5, 0.5), (0.8, 0.1), (0.3, 0.3, 0.4)]))
+def test_parts_by_value_never_overlap(values, shares):
+    """A slow twin: each cut is the place nearest to its share where the sorted values change, or an end."""
+    data = RankingDataset(np.zeros((2 * len(values), 1)), qid=np.repeat(np.arange(len(values)), 2))
+    by = [value - k for value in values for k in range(2)]  # a query counts by its highest value
+    rising, n = sorted(values), len(values)
+    places = [0, *(k for k in range(1, n) if rising[k - 1] < rising[k]), n]
+    cuts = [min(places, key=lambda k: abs(k - round(sum(shares[:part]) * n))) for part in range(len(shares) + 1)]
+    if any(below == above for below, above in pairwise(cuts)):
+        with pytest.raises(DataError, match=f"by: expected values that {len(shares)} parts can differ in"):
+            data.split(*shares, by=by)
+        return
+    parts = data.split(*shares, by=by)
+    assert [[values[k] for k in part.query_ids.tolist()] for part in parts] == [
+        [value for value in values if rising[first] <= value <= rising[last - 1]] for first, last in pairwise(cuts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ([1, 2], "by: expected a feature, or 4 values, one per row, got shape"),
+        (3, "by: expected a feature, or 4 values, one per row, got int"),
+        ([1, 2, None, 4], "by: expected a value in every row, got none in row 2"),
+        (["2024-01-01", "2024-01-02", "", "2024-01-04"], "by: expected a value in every row, got none in row 2"),
+        (["31.01.2024"] * 4, "by: expected numbers, or dates such as 2024-01-31, got '31.01.2024'"),
+        (["2024-01-31", 7, 8, 9], "by: expected numbers, or dates such as 2024-01-31, got 7"),
+        ([5, 5, 5, 5], "by: expected values that 2 parts can differ in, got 1 for 4 queries"),
+        ("dated", "unknown feature of numbers or dates 'dated': did you mean 'date'"),
+        ("shop", "unknown feature of numbers or dates 'shop'"),
+    ],
+)
+def test_values_that_cannot_order_queries_are_refused(by, message):
+    frame = pd.DataFrame({"date": [1.0, 2, 3, 4], "shop": ["a", "b", "c", "d"]})
+    data = RankingDataset(frame, qid=[1, 2, 3, 4])
+    with pytest.raises((DataError, ParameterError), match=message):
+        data.split(0.5, 0.5, by=by)

@@ -20,13 +20,13 @@ import tierank
 from tests import team_program
 from tests.thread_team import LONG, in_threads
 from tierank.cli import main
-from tierank.distributed import launch as launching
+from tierank.data.team import Team, cut_queries
+from tierank.distributed import processes as launching
 from tierank.distributed.processes import TIMEOUT, join, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError
 from tierank.kernels import most_workers
-from tierank.team import Team, cut_queries
-from tierank.training import lightgbm_adapter
-from tierank.training.agreement import agreement, check_contents, facts_of_call
+from tierank.rankers import lightgbm as lightgbm_adapter
+from tierank.rankers.team_checks import agreement, check_contents, facts_of_call
 
 PROGRAM = Path(team_program.__file__)
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -479,9 +479,7 @@ def test_refusals_say_what_to_do(team):
         assert refused["unlisted"].startswith("DataError: qid: expected query ids in fit if several processes train")
         assert re.match(r"TrainingStopped: the loss of query \d+ is not finite in epoch 1", refused["explodes"])
         assert refused["few"].startswith("DataError: expected at least one query for each of")
-        assert refused["parts"].startswith(
-            "ParameterError: team: expected all data in every process, which these settings of"
-        )
+        assert refused["parts"].startswith("ParameterError: team: got a part in each (holds_parts), and these settings")
     assert len({told["refused"]["explodes"] for _, told in team}) == 1
 
 
@@ -604,7 +602,7 @@ def test_what_one_process_refuses_is_said_once(files, tmp_path, capfd):
 
 @pytest.mark.parametrize("number", [0, most_workers() + 1, 10**20])
 def test_numbers_of_processes_that_no_machine_has_are_refused(files, tmp_path, capfd, monkeypatch, number):
-    monkeypatch.setattr("tierank.distributed.launch.launch", None)  # starts nothing
+    monkeypatch.setattr("tierank.distributed.processes.launch", None)  # starts nothing
     assert main(tierank_train(files, tmp_path / "m", "umart", "--ranks", str(number))) == 2
     assert f"ranks: expected an integer >= 1 and <= {most_workers()}, got {number}" in capfd.readouterr().err
 
@@ -626,9 +624,9 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
     assert f"{state.parent} holds its state: --resume continues from it, with any --ranks" in said
     assert "process 0 of 2 on 127.0.0.1: lost contact with the other processes (1 on 127.0.0.1)" in said
     if blow == "killed":
-        assert "process 1 of 2 was ended by SIGKILL (out of memory?)" in said
+        assert "process 1 of 2: was ended by SIGKILL; it probably ran out of memory" in said
     else:
-        assert "process 1 of 2 did not respond, and was killed" in said
+        assert "process 1 of 2: did not respond, and was killed" in said
     assert len(tierank.load(out).history_) == 2  # the earlier model stays, and does not count as the new one
     learned = json.loads(state.read_text())["history"]
     assert 50 <= len(learned) < 120
@@ -640,9 +638,9 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
 @pytest.mark.parametrize(
     ("fault", "words", "is_new"),
     [
-        ("first killed after saving", "process 0 of 2 was ended by SIGKILL", False),
-        ("last killed after saving", "process 1 of 2 was ended by SIGKILL", True),
-        ("silent after saving", "process 1 of 2 did not respond, and was killed", True),
+        ("first killed after saving", "process 0 of 2: was ended by SIGKILL", False),
+        ("last killed after saving", "process 1 of 2: was ended by SIGKILL", True),
+        ("silent after saving", "process 1 of 2: did not respond, and was killed", True),
     ],
 )
 def test_a_model_that_was_written_counts(fault, words, is_new, files, tmp_path, capfd, monkeypatch):

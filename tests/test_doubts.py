@@ -9,7 +9,7 @@ import pytest
 
 import tierank
 from tierank.cli import main
-from tierank.doubts import columns_to_ignore, find_doubts
+from tierank.data.leaks import columns_to_ignore, find_doubts, find_outcomes
 from tierank.errors import DataError, ParameterError
 from tierank.losses import Batch
 
@@ -54,10 +54,13 @@ def test_fit_warns_once_of_all_columns_with_what_to_paste(convert):
 
 def test_a_data_set_is_warned_of_and_ignores_features_too():
     frame, ratings, qid = shop()
-    data = tierank.read(frame.assign(rating=ratings, query=qid))
+    with pytest.warns(tierank.ColumnWarning, match="'clicks_later' gives the rating away: leave it out with ignore="):
+        data = tierank.read(frame.assign(rating=ratings, query=qid))
     with pytest.warns(tierank.ColumnWarning, match="leave them out with ignore="):
         tierank.LinearRanker(ridge=0.1).fit(data)
-    ranker = tierank.LinearRanker(ridge=0.1).fit(data, valid=data, ignore=["product_id", "country", "clicks_later"])
+    ranker = tierank.LinearRanker(ridge=0.1).fit(
+        data, valid=data.select([0]), ignore=["product_id", "country", "clicks_later"]
+    )
     same = tierank.LinearRanker(ridge=0.1).fit(frame[["price", "brand"]], ratings, qid)
     np.testing.assert_array_equal(ranker.predict(data), same.predict(frame, qid))
 
@@ -107,11 +110,11 @@ def test_fit_takes_the_columns_that_read_takes():
         shop=np.arange(len(frame)) % 4, added=["2024-01-31", "2024-02-29"] * (len(frame) // 2), raw=[b"x"] * len(frame)
     )
     columns = tierank.Columns(categories=["shop"], dates=["added"], date_parts=["age", "month"])
-    valid = (frame, ratings, qid)
-    ranker = tierank.UMart(n_trees=3).fit(frame, ratings, qid, valid=valid, columns=columns, ignore=["raw"])
+    train, valid = ((frame[some], ratings[some], qid[some]) for some in (qid < 30, qid >= 30))
+    ranker = tierank.UMart(n_trees=3).fit(*train, valid=valid, columns=columns, ignore=["raw"])
     whole = frame.assign(rating=ratings, query=qid)
     data = tierank.read(whole, columns=columns, ignore=["raw"])
-    expected = tierank.UMart(n_trees=3).fit(data, valid=data)
+    expected = tierank.UMart(n_trees=3).fit(data.select(np.arange(30)), valid=data.select(np.arange(30, 40)))
     np.testing.assert_array_equal(ranker.predict(frame, qid), expected.predict(data))
     assert ranker.columns_ == expected.columns_
 
@@ -145,7 +148,7 @@ def test_columns_to_ignore_have_to_be_there():
         tierank.UMart().fit(frame, ratings, qid, ignore=["prise"])
     with pytest.raises(ParameterError, match="ignore: expected a list of columns, got 'price'"):
         tierank.UMart().fit(frame, ratings, qid, ignore="price")
-    data = tierank.read(frame.assign(rating=ratings, query=qid))
+    data = tierank.read(frame.drop(columns="clicks_later").assign(rating=ratings, query=qid))
     with pytest.raises(DataError, match="columns: expected None with a RankingDataset, which has its own"):
         tierank.UMart().fit(data, columns=tierank.Columns())
     with pytest.raises(DataError, match=r"column 'raw': .* leave the column out with ignore=\['raw'\]"):
@@ -191,13 +194,13 @@ def test_places_of_callers_never_reach_numpy_unchecked(tmp_path):
         log.select([7])
     assert log.select([]).n_sessions == 0
     run = tierank.cross_validate({"a": tierank.LinearRanker(ridge=0.1)}, data, out=tmp_path / "run", n_jobs=1)
-    with pytest.raises(ParameterError, match="fold: expected a fold of the run, from 0 to 4, got 9"):
+    with pytest.raises(ParameterError, match="fold: expected an integer >= 0 and <= 4, got 9"):
         run.scores("a", 9, 0)
     with pytest.raises(ParameterError, match="seed: expected a seed of the run: 0, got 3"):
         run.model("a", 0, 3)
     with pytest.raises(ParameterError, match="unknown system 'b'"):
         run.ranker("b", 0, 0)
-    with pytest.raises(ParameterError, match="fold: expected a fold of the run"):
+    with pytest.raises(ParameterError, match="fold: expected an integer >= 0 and <= 4"):
         run.read_fold(-1)
 
 
@@ -224,7 +227,135 @@ def test_the_advice_leaves_out_what_it_names():
         ranker = tierank.UMart(n_trees=2).fit(table, ratings, qid, ignore=advice)
     assert ranker.feature_names_in_.tolist() == ["vector_0", "vector_1", "x"]
     assert np.array_equal(ranker.predict(table), ranker.predict(table.drop("empty")))
-    data = tierank.read(table.with_columns(qid=polars.Series(qid), rating=polars.Series(ratings)))
+    with pytest.warns(tierank.ColumnWarning, match="column 'vector_2' gives the rating away"):
+        data = tierank.read(table.with_columns(qid=polars.Series(qid), rating=polars.Series(ratings)))
     assert columns_to_ignore(advice, data) == ["empty"]
     with pytest.raises(tierank.ParameterError, match="unknown column of ignore 'vector_9'"):
         tierank.UMart(n_trees=2).fit(table, ratings, qid, ignore=["x", "vector_9"])
+
+
+# Outcomes
+
+
+def visits(n_queries=60, length=12):
+    """A table of searches as a shop logs them: clicks, and orders of what was clicked."""
+    rng = np.random.default_rng(1)
+    n = n_queries * length
+    clicks = rng.poisson(0.8, n)
+    columns = {
+        "search_term": [f"search {k}" for k in np.repeat(np.arange(n_queries), length)],
+        "x": rng.normal(size=n) + clicks,
+        "clicks": clicks,
+        "orders": rng.binomial(clicks, 0.4),
+        "clicks_last_month": rng.poisson(5, n),
+    }
+    return pandas.DataFrame(columns)
+
+
+@pytest.mark.parametrize("ending", ["", ".csv", ".parquet", ".tierank"])
+def test_outcomes_beside_the_rating_are_named_when_read_and_in_fit(tmp_path, ending):
+    table, named = visits(), {"query": "search_term", "rating": "clicks"}
+    said = (
+        "column 'orders' gives the rating away: leave it out with ignore=['orders'], if that is not intended; the"
+        " rating is column 'clicks'"
+    )
+    source = tmp_path / f"shop{ending}" if ending else table
+    if ending == ".csv":
+        table.to_csv(source, index=False)
+    elif ending == ".parquet":
+        table.to_parquet(source)
+    elif ending:
+        with pytest.warns(tierank.ColumnWarning):
+            tierank.write(tierank.read(table, **named), source)
+        named = {}
+    with pytest.warns(tierank.ColumnWarning) as warned:
+        data = tierank.read(source, **named)
+    assert [str(one.message) for one in warned] == [said]
+    assert warned[0].filename == __file__
+    with pytest.warns(tierank.ColumnWarning, match="'orders' gives the rating away"):
+        tierank.UMart(n_trees=2).fit(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tierank.ColumnWarning)
+        tierank.UMart(n_trees=2).fit(tierank.read(source, **named, ignore=["orders"]))
+        tierank.read(source, **named, features=["x", "orders"])  # chosen by name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_that_order_as_the_rating_does_give_it_away(seed):
+    """Also those that order only some pairs, or the other way round; a column of noise on top does not."""
+    rng = np.random.default_rng(seed)
+    n, qid = 1200, np.repeat(np.arange(100), 12)
+    ratings = rng.integers(0, 5, n)
+    columns = {
+        "rank_of_sale": -3.0 * ratings + rng.uniform(0, 2, n),  # all pairs, turned
+        "is_best": (ratings == 4) * 1.0,  # a third of the pairs
+        "seen_late": np.where(rng.random(n) < 0.3, np.nan, 2.0**ratings),
+        "strong": ratings + rng.normal(0, 1.5, n),
+        "noise": rng.normal(size=n),
+        "rare": (rng.random(n) < 0.01) * 1.0,
+    }
+    data = tierank.RankingDataset(pandas.DataFrame(columns), ratings, qid)
+    shares = {
+        name: share_ordered_alike(np.nan_to_num(column, nan=-np.inf), ratings, qid) for name, column in columns.items()
+    }
+    expected = {name for name, (alike, ordered) in shares.items() if max(alike, 1 - alike) >= 0.95 and ordered >= 0.1}
+    assert set(find_doubts(data)) == expected == {"rank_of_sale", "is_best"}
+    assert find_outcomes(data.select([0])) == {}  # 12 documents show nothing
+
+
+def share_ordered_alike(values, ratings, qid):
+    """Of all pairs of different ratings: the share that values order alike, and the share that they order at all."""
+    above, below = np.nonzero((qid[:, None] == qid) & (ratings[:, None] > ratings))
+    higher, lower = (values[above] > values[below]).sum(), (values[above] < values[below]).sum()
+    return higher / max(1, higher + lower), (higher + lower) / len(above)
+
+
+@pytest.mark.parametrize("file", ["MQ2008/S1.txt", "LightGBM-example/rank.train"])
+def test_features_of_public_data_with_names_are_no_outcomes(file, request, tmp_path):
+    path = request.config.rootpath.parent / "shared" / "data" / file
+    if not path.exists():
+        pytest.skip("no data here")
+    data = tierank.read(path, cache=False)
+    names = tuple(f"f{k}" for k in range(data.n_features))
+    tierank.write(data.replace(feature_names=names), tmp_path / "data.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tierank.ColumnWarning)
+        tierank.read(tmp_path / "data.parquet")
+
+
+def test_generated_data_and_names_that_say_more_are_no_outcomes():
+    names = ("clicks_30d", "past_orders", "sales", "stars", "border", "n_words", "count", "target_price", "cart_size")
+    data = tierank.make_ranking(60, n_features=len(names)).replace(feature_names=names)
+    assert find_doubts(data) == {}
+    outcomes = ("nClicks", "add_to_cart", "isClicked", "order-count", "click_bool", "purchases", "label", "relevance")
+    data = tierank.make_ranking(60, n_features=len(outcomes)).replace(feature_names=outcomes)
+    assert tuple(find_doubts(data)) == outcomes
+
+
+# What was read
+
+
+def test_what_is_printed_names_columns(tmp_path, capsys):
+    table = visits().drop(columns="orders")
+    data = tierank.read(table, query="search_term", rating="clicks")
+    assert str(data) == (
+        "RankingDataset(60 queries of 'search_term', 720 documents, 2 features (x, clicks_last_month), ratings 0 to"
+        f" {table['clicks'].max()} of 'clicks')"
+    )
+    train, test = data.split(0.5, 0.5)
+    assert train.roles == tierank.RankingDataset.concat([train, test]).roles == data.roles
+    assert "search_term" in data._repr_html_()
+    table.to_csv(tmp_path / "d.csv", index=False)
+    reading = ["--query-column", "search_term", "--rating-column", "clicks"]
+    for command in (
+        ["describe", str(tmp_path / "d.csv")],
+        ["train", "umart", "--train", str(tmp_path / "d.csv"), "--set", "n_trees=2", "--out", str(tmp_path / "m")],
+    ):
+        assert main([*command, *reading]) == 0
+        said = capsys.readouterr().err
+        assert "60 queries of 'search_term'" in said
+        assert "of 'clicks'" in said
+        assert "2 features (x, clicks_last_month)" in said
+    wide = tierank.make_ranking(3, n_features=30).replace(feature_names=tuple(f"f{k}" for k in range(30)))
+    assert "f11, ...)" in repr(wide)
+    assert "f12" not in repr(wide)

@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 import tierank
+from benchmarks.calibration import intervals
 from tierank import cli
-from tierank.drift import LENGTHS, RATINGS, distance, find_drift
 from tierank.errors import DataError
+from tierank.metrics.description import DRIFTS_FROM, LENGTHS, RATINGS, distance, find_drift
 
 
 def make(n_queries=150, seed=0, shift=0.0, length=6, names=("a", "b")):
@@ -63,6 +64,18 @@ def test_lists_of_like_documents_raise_no_false_alarm():
     assert n_naive > n_draws / 3
 
 
+def test_features_of_queries_raise_no_false_alarm_in_descriptions_and_profiles():
+    """Few queries, no drift: the distances of features of queries are large by chance."""
+    rng, n_draws = np.random.default_rng(5), 80
+    shown = np.zeros(2, int)
+    for _ in range(n_draws):
+        one, other = (intervals.lists_without_drift(30, rng) for _ in range(2))
+        found = tierank.profile(one, other)
+        assert max(feature.drift for feature in found.features) >= DRIFTS_FROM
+        shown += [any(feature.drifts for feature in found.features), bool(find_drift(one, other).drifting)]
+    assert shown.max() <= stats.binom.ppf(0.9999, n_draws, 0.05)
+
+
 def test_ratings_are_compared_if_both_have_them():
     data = make()
     unrated = data.replace(ratings=None)
@@ -83,7 +96,7 @@ def test_the_order_of_rows_does_not_matter_for_distances():
 
 
 def test_other_features_are_refused():
-    with pytest.raises(DataError, match="other: expected the features of the data, 2, got 2 with other names"):
+    with pytest.raises(DataError, match="other: expected the same features, 2, got 2 with other names"):
         tierank.describe(make(), make(names=("a", "c")))
 
 

@@ -21,7 +21,7 @@ from tierank import (
 )
 from tierank.losses import Batch
 from tierank.networks import MLP, NETWORKS, Embedded, embedding_size
-from tierank.training.networks import loop
+from tierank.rankers import network_training as loop
 
 QUICK = {"max_epochs": 2, "hidden": (4,), "n_jobs": 1}
 ONE_BY_ONE = {"feature_transform": "standard", "encoding": "none"}

@@ -9,10 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tierank
-from tierank.dataset import RankingDataset
+from benchmarks.calibration import intervals
+from benchmarks.segments import values_of_two_rankers
+from tierank import cli
+from tierank.data.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.evaluation import compare, evaluate
-from tierank.significance import bootstrap_interval, holm, paired_p
+from tierank.metrics.compare import compare
+from tierank.metrics.evaluate import evaluate
+from tierank.metrics.significance import Paired, holm, paired_p, ratio_interval
 
 
 def draw(n_queries=30, length=8, seed=0):
@@ -94,7 +98,7 @@ def test_what_evaluate_refuses():
         evaluate(data, [1, 2, np.nan])
     with pytest.raises(ParameterError, match=r"unknown metric of this evaluation 'ndcg@7': did you mean 'ndcg@1'"):
         evaluate(data, [1, 2, 3], "ndcg@1").mean("ndcg@7")
-    with pytest.raises(DataError, match=r"all 2 queries are left out \(no rating above 0\); check the ratings"):
+    with pytest.raises(DataError, match="got 2 with no rating above 0; check the ratings"):
         evaluate(RankingDataset(np.zeros((3, 1)), [0, 0, 0], qid=[1, 2, 2]), [1, 2, 3])
 
 
@@ -108,9 +112,37 @@ def test_paired_p_agrees_with_scipy():
     np.testing.assert_allclose(paired_p(first - second), stats.ttest_rel(first, second, axis=-1).pvalue, rtol=1e-10)
 
 
-def test_p_of_differences_that_are_all_the_same():
-    assert paired_p(np.zeros((1, 5))).tolist() == [1]
-    assert paired_p(np.full((1, 4), 0.5)).tolist() == [0]
+def test_differences_that_are_all_the_same_have_no_interval():
+    """Their spread is unknown. Four fair coins that all show the same side: 2 / 2^4."""
+    found = Paired.of(np.array([[0.0] * 4, [0.5] * 4, [0.9 - 0.7, 0.5 - 0.3, 0.4 - 0.2, 0.2]]))
+    assert found.p.tolist() == [1, 0.125, 0.125]
+    assert np.isnan([found.low, found.high]).all()
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from([-0.5, -0.1, 0.0, 0.1, 0.3, 1.0]) | st.floats(-1, 1), min_size=2, max_size=60))
+def test_an_interval_excludes_zero_exactly_if_the_test_rejects(differences):
+    found = Paired.of(np.array(differences))
+    if not np.isnan(found.low):
+        assert (found.low > 0 or found.high < 0) == (found.p < 0.05)
+        # The bounds are what the test rejects barely.
+        for bound in (found.low, found.high):
+            assert paired_p(np.array(differences) - bound) == pytest.approx(0.05, rel=1e-6)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.floats(-0.5, 0.5), st.floats(0.1, 1)), min_size=2, max_size=40))
+def test_a_relative_interval_excludes_zero_exactly_if_the_test_rejects(pairs):
+    differences, base = np.array(pairs).T.round(3)
+    low, high = ratio_interval(differences, base)
+    if np.isnan(low):
+        assert paired_p(base) >= 0.05 or np.ptp(differences) == 0
+        return
+    assert low - 1e-9 <= differences.mean() / base.mean() <= high + 1e-9
+    assert (low > 0 or high < 0) == (paired_p(differences) < 0.05)
+    for bound in (low, high):
+        if high - low > 1e-3:  # else the system is a multiple of the baseline
+            assert paired_p(differences - bound * base) == pytest.approx(0.05, rel=1e-3)
 
 
 def test_holm_by_hand():
@@ -128,36 +160,27 @@ def test_holm_keeps_order_and_lies_between_p_and_bonferroni(p):
     assert (np.diff(adjusted[p.argsort()]) >= 0).all()
 
 
-def test_bootstrap_interval_of_many_queries_is_the_normal_one():
-    rng = np.random.default_rng(2)
-    differences = rng.normal(0.1, 1, size=(1, 2000))
-    low, high = bootstrap_interval(differences, seed=0, n_resamples=10_000)
-    error = differences.std() / math.sqrt(2000)
-    assert (low[0] - differences.mean()) / error == pytest.approx(-1.96, abs=0.06)
-    assert (high[0] - differences.mean()) / error == pytest.approx(1.96, abs=0.06)
+def test_intervals_agree_with_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    differences = np.random.default_rng(4).normal(0.1, 1, (3, 17))
+    found, expected = Paired.of(differences), stats.ttest_1samp(differences, 0, axis=-1).confidence_interval()
+    np.testing.assert_allclose((found.low, found.high), expected, rtol=1e-10)
 
 
-def test_bootstrap_interval_of_two_queries_by_hand():
-    # means of two draws from (0, 1): 0, 1/2 or 1, with chance 1/4, 1/2, 1/4
-    low, high = bootstrap_interval(np.array([0.0, 1.0]), seed=0, n_resamples=1000)
-    assert (low, high) == (0, 1)
-
-
-@pytest.mark.parametrize("shape", [(2,), (3, 7), (2, 2, 300)])
-def test_bootstrap_interval_agrees_with_means_of_drawn_queries(shape):
-    differences, n = np.random.default_rng(4).normal(size=shape), shape[-1]
-    drawn = np.random.default_rng(5).integers(n, size=(200, n))
-    means = np.array([differences[..., queries].mean(axis=-1) for queries in drawn])
-    expected = np.percentile(means, [2.5, 97.5], axis=0)
-    np.testing.assert_allclose(bootstrap_interval(differences, seed=5, n_resamples=200), expected, atol=1e-12)
-
-
-def test_blocks_of_the_bootstrap_cover_every_resample(monkeypatch):
-    differences = np.random.default_rng(3).normal(size=(2, 3, 50))
-    whole = bootstrap_interval(differences, seed=1, n_resamples=999)
-    monkeypatch.setattr("tierank.significance._DRAWS", 50 * 7)
-    for one, other in zip(whole, bootstrap_interval(differences, seed=1, n_resamples=999), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
+def test_tests_and_intervals_hold_their_level():
+    """With few queries too. The bounds are what happens by chance once in 10,000 runs."""
+    stats, n_draws = pytest.importorskip("scipy.stats"), 400
+    pools = values_of_two_rankers(2000, ("ndcg@10",), (1.0, 0.5))
+    most, least = stats.binom.ppf([0.9999, 0.0001], n_draws, [0.05, 0.95]) / n_draws
+    for n in (3, 5, 10):
+        covered, none, rejected, at_odds, relative = intervals.check_means(
+            pools["ndcg@10"], n, n_draws, np.random.default_rng(n)
+        )
+        assert min(covered, relative) >= least
+        assert rejected <= most
+        assert none == at_odds == 0
+    compared, judged, _ = intervals.check_segments(pools["ndcg@10"], 30, n_draws, np.random.default_rng(0))
+    assert max(compared, judged) <= most
 
 
 # compare
@@ -192,7 +215,8 @@ def test_the_same_scores_show_no_difference():
     data, systems = draw()
     found = compare(data, {"one": systems["base"], "same": systems["base"] * 2}, metrics="ndcg@10")
     contrast = found.contrasts["same"]["ndcg@10"]
-    assert (contrast.difference, contrast.low, contrast.high, contrast.p, contrast.adjusted_p) == (0, 0, 0, 1, 1)
+    assert (contrast.difference, contrast.p, contrast.adjusted_p) == (0, 1, 1)
+    assert np.isnan([contrast.low, contrast.high]).all()  # their spread is unknown
     assert (contrast.wins, contrast.ties, contrast.losses) == (0, 29, 0)
     assert contrast.verdict == "no difference shown"
     assert found.best("ndcg@10") == ("one", "same")
@@ -207,13 +231,36 @@ def test_one_query_proves_nothing():
     assert all(math.isnan(number) for number in (contrast.p, contrast.adjusted_p, contrast.low, contrast.high))
 
 
-def test_the_seed_decides_the_interval_and_nothing_else():
+def test_relative_improvements_are_those_of_the_means():
     data, systems = draw()
-    first, again, other = (compare(data, systems, metrics="map", seed=seed).to_dict() for seed in (1, 1, 2))
-    assert first == again
-    one, two = (found["contrasts"]["good"]["map"] for found in (first, other))
-    assert one["low"] != two["low"]
-    assert one["p"] == two["p"]
+    found = compare(data, systems, metrics=["ndcg@3", "map"])
+    value, low, high = found.improvement("good", "map")
+    assert value == pytest.approx(found.mean("good", "map") / found.mean("base", "map") - 1)
+    assert 0 < low < value < high
+    with pytest.raises(ParameterError, match="unknown system 'base'"):
+        found.improvement("base", "map")
+    with pytest.raises(ParameterError, match="unknown metric of this comparison"):
+        found.improvement("good", "mrr")
+
+
+def test_a_baseline_of_zero_cannot_be_improved_upon_in_percent():
+    ratings, queries = [1, 0] * 4, np.repeat(range(4), 2)
+    found = compare((ratings, queries), {"base": [0, 1] * 4, "new": [1, 0] * 3 + [0, 1]}, metrics="precision@1")
+    assert np.isnan(found.improvement("new", "precision@1")).all()
+    found = compare(
+        (ratings, queries), {"base": [1, 0] + [0, 1] * 3, "new": [1, 0] * 3 + [0, 1]}, metrics="precision@1"
+    )
+    value, *bounds = found.improvement("new", "precision@1")
+    assert value == pytest.approx(2)
+    assert np.isnan(bounds).all()  # one query of four: the true mean may be 0
+
+
+@pytest.mark.parametrize("old", [{"seed": 1}, {"n_resamples": 100}])
+def test_arguments_of_the_former_interval_are_taken_with_a_warning(old):
+    data, systems = draw()
+    with pytest.warns(DeprecationWarning, match=r"have no effect.*leave them out; tierank 0\.4 removes them"):
+        found = compare(data, systems, metrics="map", **old)
+    assert found.to_dict() == compare(data, systems, metrics="map").to_dict()
 
 
 def test_comparison_as_json():
@@ -242,22 +289,17 @@ def test_what_compare_refuses():
         compare(data, {"base": systems["base"]})
     with pytest.raises(ParameterError, match=r"unknown baseline 'bass': did you mean 'base'\?"):
         compare(data, systems, baseline="bass")
-    with pytest.raises(ParameterError, match="n_resamples: expected an integer >= 1 and <= 1000000, got 0"):
-        compare(data, systems, n_resamples=0)
     with pytest.raises(ParameterError, match="unknown system 'godo': did you mean 'good'"):
         compare(data, systems, metrics="map").mean("godo", "map")
-    with pytest.raises(DataError, match="all 1 queries are left out"):
+    with pytest.raises(DataError, match="got 1 with no rating above 0"):
         compare(RankingDataset(np.zeros((2, 1)), [0, 0]), {"a": [1, 2], "b": [2, 1]})
 
 
 def test_other_arguments_of_compare_are_checked():
     data = ([1, 0], [1, 1])
-    with pytest.raises(ParameterError, match="seed: expected an integer >= 0, got -1"):
-        compare(data, {"a": [1, 2], "b": [2, 1]}, seed=-1)
-    with pytest.raises(
-        ParameterError, match="scores: expected a mapping from names of systems to their scores, got list"
-    ):
+    with pytest.raises(ParameterError, match=r"expected a mapping from names .* to their scores, got list") as refused:
         compare(data, [[1, 2], [2, 1]])
+    assert refused.value.argument == "scores"
     made = tierank.make_ranking(5, n_features=2, mean_length=4, max_length=6)
     ranker = tierank.LinearRanker(ridge=1.0).fit(made)
     with pytest.raises(ParameterError, match="seed: expected an integer >= 0, got 'x'"):
@@ -267,10 +309,9 @@ def test_other_arguments_of_compare_are_checked():
     # The results of all repetitions are held in memory.
     with pytest.raises(ParameterError, match="n_repeats: expected an integer >= 1 and <= 1000000, got 10000000000"):
         ranker.permutation_importance(made, n_repeats=10**15)
-    with pytest.raises(ParameterError, match="n_resamples: expected an integer >= 1 and <= 1000000, got 10000000000"):
-        compare(data, {"a": [1, 2], "b": [2, 1]}, n_resamples=10**15)
 
 
+@pytest.mark.filterwarnings("ignore:ratings go up to")
 def test_differences_too_large_for_any_number_of_queries_are_described():
     ratings, queries = np.tile([90.0, 0.0, 50.0], 4), np.repeat(np.arange(4), 3)
     rng = np.random.default_rng(0)
@@ -278,3 +319,25 @@ def test_differences_too_large_for_any_number_of_queries_are_described():
     contrast = found.to_dict()["contrasts"]["b"]["dcg"]
     assert contrast["spread"] > 1e20
     assert contrast["queries_needed"] is None
+
+
+def test_systems_may_have_any_name():
+    ratings, queries = [1, 0] * 3, np.repeat(range(3), 2)
+    assert compare((ratings, queries), {"x": ratings, "y": ratings}, metrics="mrr").systems == ("x", "y")
+
+
+def test_the_option_of_the_former_interval_is_taken_with_a_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data, systems = draw()
+    tierank.write(data, "data.txt")
+    for name in ("base", "good"):
+        tierank.write_scores(systems[name], f"{name}.txt")
+    given = ["compare", "data.txt", "base=base.txt", "good=good.txt", "--metric", "map"]
+    assert cli.main([*given, "--seed", "3"]) == 0
+    with_seed = capsys.readouterr()
+    assert cli.main(given) == 0
+    without = capsys.readouterr()
+    assert with_seed.out == without.out
+    assert "seed" in with_seed.err
+    assert "have no effect" in with_seed.err
+    assert without.err == ""

@@ -38,7 +38,7 @@ def test_it_runs(name, tmp_path):
 def test_the_code_of_the_page_on_scikit_learn_runs(capsys):
     page = (EXAMPLES.parent / "docs" / "sklearn.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names: dict[str, object] = {}
     with sklearn.config_context():  # the page switches routing on
         exec(compile("\n".join(blocks), "docs/sklearn.md", "exec"), names)

@@ -34,17 +34,18 @@ from tierank import (
 )
 from tierank.cli import main
 from tierank.errors import ProcessError
-from tierank.evaluation import compare, evaluate
 from tierank.experiments import PAPERS, Run, cross_validate, keep_comparison, tune
+from tierank.experiments.crossval import CellTask, CellTrainer
 from tierank.experiments.folds import folds_of
-from tierank.experiments.paper import err_bounds
-from tierank.experiments.plan import PAPER_METRICS, digest_data
-from tierank.experiments.store import Cell
+from tierank.experiments.published import PAPER_METRICS, err_bounds, verdict_on
+from tierank.experiments.store import Cell, digest_data
 from tierank.experiments.tuning import Between, OneOf, space_of
-from tierank.experiments.worker import CellTrainer, Task
-from tierank.rankers import RANKERS, Ranker
-from tierank.rankers.networks import NeuralRanker
-from tierank.report import draw_improvement, tabulate_run
+from tierank.metrics.compare import compare
+from tierank.metrics.evaluate import evaluate
+from tierank.rankers import RANKERS
+from tierank.rankers.base import Ranker
+from tierank.rankers.neural import NeuralRanker
+from tierank.report import draw_improvement, tabulate_paper, tabulate_run
 from tierank.report.figures import _improvement
 from tierank.report.page import write_report
 
@@ -207,7 +208,7 @@ def test_a_kill_at_any_step_of_a_cell_is_mended_by_the_next_run(data, tmp_path, 
     out = tmp_path / "run"
     first = cross_validate(**asked, out=out)
     expected = first.scores("umart", 0, 0).tobytes()
-    task = Task(Cell("umart", 0, 0), UMart(n_trees=1), "standard", trials)
+    task = CellTask(Cell("umart", 0, 0), UMart(n_trees=1), "standard", trials)
     while True:
         n_steps += 1
         shutil.rmtree(out / "results")
@@ -240,7 +241,7 @@ def content(folder):
     [
         (
             {"rankers": {"umart": UMart(n_trees=6)}},
-            "'umart' is there with other settings; give the new one",
+            "expected 'umart' with the settings of its results, got others of n_trees; give the new one",
         ),
         ({"data": "fewer"}, "expected a run of the same data, got one of another; choose another folder"),
         ({"data": "relabelled"}, "expected a run of the same data, got one of another"),
@@ -490,10 +491,10 @@ def test_given_folds_are_taken_as_they_are(data):
     [
         (
             [(1, 2, 3)],
-            "expected a folder of folds, a file, a table, a RankingDataset, or a list of .* got tuple in place of fold",
+            "expected a folder of folds, a file, a table, a RankingDataset, or a list of .* got tuple",
         ),
         (3, r"or a list of \(train, valid, test\) data sets, got int"),
-        ([], "data: expected at least one fold, got none"),
+        ([], r"or a list of .*, got list"),
         (RankingDataset(np.eye(3), [1, 0, 1], qid=[1, 2, 3]), "expected at least 5 queries, one for each part, got 3"),
         ("nowhere", "expected a file, got nothing there"),
     ],
@@ -518,7 +519,7 @@ def test_data_that_are_no_folds(given, message):
         ({"seeds": []}, r"seeds: expected the number of seeds, or a list with each seed once, got \[\]"),
         ({"seeds": [0, 0]}, r"seeds: expected the number of seeds, or a list with each seed once, got \[0, 0\]"),
         ({"seed": 3}, r"unknown argument 'seed': did you mean 'seeds'\?"),
-        ({"query": "session"}, "query: expected where data are a file or a table, .* got RankingDataset"),
+        ({"query": "session"}, "query: expected data that have yet to be read: a file or a table, got RankingDataset"),
         ({"metrics": ["ndgc@10"]}, r"unknown metric 'ndgc': did you mean 'ndcg'\?"),
         ({"metrics": "ndcg@10", "rule": "lightgmb"}, r"unknown rule 'lightgmb': did you mean 'lightgbm'\?"),
         ({"protocol": "lightgmb"}, r"unknown protocol 'lightgmb': did you mean 'lightgbm'\?"),
@@ -530,7 +531,7 @@ def test_data_that_are_no_folds(given, message):
         ({"metrics": []}, "metrics: expected at least one, such as 'ndcg@10', got none"),
         ({"metrics": 5}, "metrics: expected names such as 'ndcg@10', or functions .*, got 5"),
         ({"paper": "ohsumd"}, r"unknown paper 'ohsumd': did you mean 'ohsumed'\?"),
-        ({"name": 5}, "name: expected a text, got 5"),
+        ({"name": 5}, "name: expected a str, got int"),
         ({"seeds": 10**30}, "seeds: expected an integer >= 1 and <= 1000000, got 1000"),
     ],
 )
@@ -737,20 +738,20 @@ def test_a_run_goes_on_with_the_same_functions_and_refuses_changed_ones(data, tm
     before = content(tmp_path / "run")
     assert asked(steep(2), seeds=2).seeds_of("own") == (0, 1)  # the same code, another object
     before = content(tmp_path / "run")
-    message = r"'own' is there with other settings; give the new one another name, or choose another folder\."
+    fix = "give the new one another name, or choose another folder"
     for changed in (steep(4), steep(2, 0.5), lambda scores, batch: steep(2)(scores, batch)):
-        with pytest.raises(DataError, match=rf"{message} Not the same: loss"):
+        with pytest.raises(DataError, match=rf"'own' with the settings of its results, got others of loss.*; {fix}"):
             asked(changed)
-    with pytest.raises(DataError, match=rf"{message} Not the same: loss \(its code has changed\)$"):
+    with pytest.raises(DataError, match=rf"got others of loss \(its code has changed\); {fix}$"):
         asked(steep(4))
-    with pytest.raises(DataError, match=rf"{message} Not the same: max_epochs$"):
+    with pytest.raises(DataError, match=rf"got others of max_epochs; {fix}$"):
         cross_validate({"own": NetworkRanker(steep(2), n_jobs=1)}, one_fold(data), n_jobs=1, out=tmp_path / "run")
     assert content(tmp_path / "run") == before
     asked_class = {"data": one_fold(data), "n_jobs": 1, "out": tmp_path / "classes"}
     cross_validate({"own": Popular()}, **asked_class)
     cross_validate({"own": Popular()}, **asked_class)
     monkeypatch.setattr(PopularModel, "predict", lambda self, data, resources: np.zeros(data.n_documents))
-    with pytest.raises(DataError, match=r"Not the same: test_experiments\.Popular \(its code has changed\)"):
+    with pytest.raises(DataError, match=r"got others of test_experiments\.Popular \(its code has changed\)"):
         cross_validate({"own": Popular()}, **asked_class)
 
 
@@ -760,7 +761,7 @@ def test_names_that_callers_put_into_tables_count_by_their_code(data, tmp_path, 
     cross_validate(**asked, out=tmp_path / "run")
     cross_validate(**asked, out=tmp_path / "run")
     monkeypatch.setitem(LOSSES, "mine", steep(4))
-    with pytest.raises(DataError, match=r"Not the same: test_experiments\.steep.*loss \(its code has changed\)"):
+    with pytest.raises(DataError, match=r"got others of test_experiments\.steep.*loss \(its code has changed\)"):
         cross_validate(**asked, out=tmp_path / "run")
 
 
@@ -816,7 +817,7 @@ def test_a_lost_process_is_told_in_the_words_of_python(data, tmp_path):
         os.kill(os.getpid(), signal.SIGKILL)
 
     rankers = {"a": NetworkRanker(deadly, max_epochs=1), "b": NetworkRanker(deadly, max_epochs=1)}
-    lost = r"^the process that worked on [ab], fold 1, seed 0 was ended by SIGKILL, probably out of memory; "
+    lost = r"^the process that worked on [ab], fold 1, seed 0: was ended by SIGKILL, probably out of memory; "
     advice = r"the same call with the same folder \(out\) resumes it, and fewer processes \(n_jobs\) need"
     with pytest.raises(ProcessError, match=lost + advice):
         cross_validate(rankers, one_fold(data), n_jobs=2)
@@ -839,9 +840,9 @@ def test_settings_are_checked_before_data_are_read():
 
 def test_every_ranker_takes_its_own_settings_at_once():
     for ranker in RANKERS.values():
-        ranker().check_settings()
+        ranker().checked_settings()
         for preset in ranker.PRESETS:
-            ranker.from_preset(preset).check_settings()
+            ranker.from_preset(preset).checked_settings()
 
 
 # The paper
@@ -854,11 +855,11 @@ OHSUMED_TOPS = {0: 1, 1: 4, 2: 101}
 def test_the_paper_marks_the_cells_that_break_a_law():
     """ERR is a sum over ranks of what is not negative: it cannot fall as k grows."""
     for paper in PAPERS.values():
-        for row, figures in paper.rows().items():
-            values = [figures[f"err@{k}"] for k in (1, 3, 5, 10)]
+        for row, cells in paper.cells().items():
+            values = [cells[f"err@{k}"].value for k in (1, 3, 5, 10)]
             falls = any(later < earlier for earlier, later in pairwise(values))
-            assert falls == (paper.doubt(row, "err@10", None) == "ERR that falls as k grows, which ERR cannot"), row
-            assert (paper.doubt(row, "ndcg@10", None) is not None) == (row == "MDPRank" and paper.name == "mq2007")
+            assert falls == (cells["err@10"].doubt == "ERR that falls as k grows, which ERR cannot"), row
+            assert (cells["ndcg@10"].doubt is not None) == (row == "MDPRank" and paper.name == "mq2007")
 
 
 @pytest.mark.parametrize(("row", "bound"), [("MDPRank", 0.364), ("LambdaLoss", 0.412), ("p-ListMLE", 0.341)])
@@ -869,13 +870,30 @@ def test_err_that_ndcg_does_not_allow_is_marked_with_its_bound(row, bound):
     low = 0.75 * (figures["ndcg@1"] - 0.0005) - 0.25 * 4 / 105 - 0.0005
     assert err_bounds(figures["ndcg@1"], OHSUMED_TOPS)[0] == pytest.approx(low)
     assert low == pytest.approx(bound, abs=1e-3)
-    assert f"{figures['err@1']:.3f}, is outside {low:.3f} to" in paper.doubt(row, "err@5", OHSUMED_TOPS)
-    assert paper.doubt(row, "err@5", None) is None
+    doubt = paper.cells(tops=OHSUMED_TOPS)[row]["err@5"].doubt
+    assert f"{figures['err@1']:.3f}, is outside {low:.3f} to" in doubt
+    assert paper.cells()[row]["err@5"].doubt is None
 
 
 def test_no_other_row_of_ohsumed_is_marked():
-    marked = {row for row in PAPERS["ohsumed"].rows() if PAPERS["ohsumed"].doubt(row, "err@1", OHSUMED_TOPS)}
+    marked = {row for row, cells in PAPERS["ohsumed"].cells(tops=OHSUMED_TOPS).items() if cells["err@1"].doubt}
     assert marked == {"MDPRank", "LambdaLoss", "p-ListMLE"}
+
+
+def test_asterisks_are_where_the_paper_has_them():
+    """It says that they are improvements over its baseline, so they stand only with figures above those."""
+    counts = {}
+    for name, paper in PAPERS.items():
+        cells = paper.cells()
+        for row in cells:
+            marked = [metric for metric, cell in cells[row].items() if cell.is_marked]
+            assert all(cells[row][metric].value > cells[paper.baseline][metric].value for metric in marked)
+            counts |= {(name, row): len(marked)} if marked else {}
+    assert counts == {
+        ("ohsumed", "uRank"): 8, ("ohsumed", "uBoost"): 8, ("ohsumed", "urBoost"): 8,
+        ("mq2007", "uRank"): 8, ("mq2007", "uBoost"): 8, ("mq2007", "uMart"): 7, ("mq2007", "urBoost"): 8,
+        ("mslr-web10k", "uMart"): 8, ("mslr-web30k", "uMart"): 8,
+    }  # fmt: skip
 
 
 def test_bounds_hold_for_any_ranking():
@@ -909,19 +927,24 @@ def test_the_paper_has_settings_for_every_ranker():
 
 
 def test_the_families_differ_where_paper_and_program_do():
-    trees, lambdamart, networks = (
-        [PAPERS["ohsumed"].settings(name, family) for family in ("paper", "authors")]
-        for name in ("umart", "lambdamart", "urboost")
-    )
-    differing = {name for name in set(trees[0]) | set(trees[1]) if trees[0].get(name) != trees[1].get(name)}
-    grown = {"n_trees", "n_leaves", "max_bin", "min_documents", "min_sum_hessian_in_leaf"}
-    assert differing == grown | {
-        "bagging_fraction", "bagging_freq", "patience", "select_over", "keep", "idcg_at", "ties",
-    }  # fmt: skip
-    assert [one["version"] for one in lambdamart] == ["lightgbm-2"] * 2
-    differing = {name for name in networks[1] if networks[0].get(name) != networks[1][name]}
-    assert differing == {"activation", "max_epochs", "initial_weights", "query_order", "score_from"}
+    def differing(ranker, family, other="paper"):
+        one, two = (PAPERS["ohsumed"].settings(ranker, family) for family in (family, other))
+        return {name for name in one | two if one.get(name) != two.get(name)}
+
+    of_networks = {"activation", "max_epochs", "initial_weights", "query_order"}
+    assert differing("urank", "authors") == differing("urboost", "authors") == of_networks
+    assert differing("urank", "authors-later", "authors") == {"hidden"}
+    assert differing("uboost", "authors-later", "authors") == {"hidden", "residual_hidden"}
+    assert differing("urboost", "authors-later", "authors") == {"hidden", "residual_hidden", "score_from"}
+    assert differing("umart", "authors") == {"idcg_at", "ties"}
+    assert differing("lambdamart", "authors") == {"ties"}
+    assert PAPERS["ohsumed"].settings("lambdamart")["version"] == "lightgbm-2"
     assert PAPERS["ohsumed"].settings("lambdaloss")["network"] == "groupwise"
+    assert PAPERS["mslr-web10k"].settings("urank", "authors-later") == PAPERS["mq2007"].settings(
+        "urank", "authors-later"
+    )
+    with pytest.raises(ParameterError, match="umart: the paper has no settings for it as authors-later"):
+        PAPERS["ohsumed"].settings("umart", "authors-later")
 
 
 def test_the_last_table_has_its_rows_and_its_settings():
@@ -933,35 +956,135 @@ def test_the_last_table_has_its_rows_and_its_settings():
     assert PAPERS["mslr-web30k"].settings("urank", protocol="lightgbm")["hidden"] == (200, 200)
 
 
-def test_rows_of_the_paper_stand_only_beside_what_can_be_compared(folder, tmp_path):
-    run = cross_validate({"umart": UMart(n_trees=2)}, folder, n_jobs=1, paper="mslr-web10k", out=tmp_path / "run")
-    table = tabulate_run(run)
-    assert [row[0] for row in table.rows] == ["umart"]
-    assert table.notes[-1].startswith(
-        "no rows of the paper: the paper's data have 10,000 queries and 1,200,192 documents"
+@pytest.fixture
+def beside(folder, tmp_path):
+    """A run of three rankers that passes for one on MSLR-WEB10K."""
+    rankers = {"mine": UMart(n_trees=2), "old": LambdaMART(n_trees=2), "linear": "linear"}
+    run = cross_validate(rankers, folder, n_jobs=1, paper="mslr-web10k", rule="wsdm20", seeds=3, out=tmp_path / "run")
+    run.plan.data.description.update({"n_queries": 10_000, "n_documents": 1_200_192})
+    return run
+
+
+def as_dict(table):
+    """The rows of a table by their first two cells; a row without a system belongs to the one above."""
+    found, system = {}, ""
+    for row in table.rows:
+        system = row[0] or system
+        found[system, row[1]] = dict(zip(table.columns[2:], row[2:], strict=True))
+    return found
+
+
+def test_figures_of_the_paper_stand_beside_ours(beside):
+    ndcg, err = tabulate_paper(beside)
+    rows = as_dict(ndcg)
+    assert list(rows) == [
+        ("mine", "ours"), ("uMart", "paper"), ("uMart", "difference"),
+        ("old", "ours"), ("LambdaMart-L", "paper"), ("LambdaMart-L", "difference"),
+        ("linear", "ours"),
+    ]  # fmt: skip
+    assert rows["uMart", "paper"] == {
+        "ndcg@1": "0.481*", "ndcg@3": "0.468*", "ndcg@5": "0.474*", "ndcg@10": "0.495*",
+    }  # fmt: skip
+    assert {beside.spread("old", metric) for metric in PAPER_METRICS} == {0.0}  # not 1e-17, which would be a verdict
+    difference = beside.comparison.mean("old", "ndcg@5") - 0.457
+    assert rows["LambdaMart-L", "difference"]["ndcg@5"] == f"{difference:+.3f}"  # nothing is random: no verdict
+    assert list(err.columns[2:]) == [metric for metric in PAPER_METRICS if metric.startswith("err")]
+    assert "the paper has 6 rows for rankers that are not in this run" in err.notes
+    assert err.notes[-1] == "LambdaMart-R is RankLib's, and can be added to a run as scores of this name"
+
+
+def test_all_rows_of_the_paper(beside):
+    ndcg, err = tabulate_paper(beside, all_rows=True)
+    assert {name for name, whose in as_dict(ndcg) if whose == "paper"} == set(PAPERS["mslr-web10k"].rows())
+    assert as_dict(err)["LambdaLoss", "paper"]["err@1"] == "0.308†"
+    assert "† ERR that falls as k grows, which ERR cannot" in err.notes
+
+
+def test_scores_stand_beside_the_row_of_their_name(beside, folder):
+    given = [np.arange(test.n_documents) for test in beside.tests]
+    more = cross_validate(
+        [], folder, scores={"LambdaMart-R": given}, paper="mslr-web10k", rule="wsdm20", out=beside.folder, seeds=3
     )
+    more.plan.data.description.update({"n_queries": 10_000, "n_documents": 1_200_192})
+    rows = as_dict(tabulate_paper(more)[0])
+    assert rows["LambdaMart-R", "paper"]["ndcg@1"] == "0.421"
 
-    def shown(metrics=None, rule="wsdm20", protocol="standard"):
-        judged = run.judged_by(metrics, rule)
-        judged.plan = replace(judged.plan, protocol=protocol)
-        judged.plan.data.description.update({"n_queries": 10_000, "n_documents": 1_200_192})
-        table = tabulate_run(judged)
-        return {row[0]: row[1:-1] for row in table.rows}, table.notes[-1]
 
-    rows, note = shown()
-    assert rows["uRank (paper)"][0] == "0.458"
-    assert rows["LambdaLoss (paper)"][:2] == ["0.423", "0.308†"]
-    assert "ERR that falls as k grows" in note
-    rows, note = shown(rule="ranklib")
-    assert list(rows) == ["umart"]
-    assert note == "no rows of the paper: the paper's rule is wsdm20, not ranklib"
-    rows, _ = shown(["ndcg@1", "map@10"])
-    assert rows["uRank (paper)"] == ["0.458", "-"]
-    rows, note = shown(["ndcg@1", "ndcg@3"], "lightgbm", "lightgbm")
-    assert rows["uMart (paper)"] == ["0.496", "0.484"]
-    assert "uRank (paper)" not in rows
-    assert "leak" in note
-    assert list(shown(["ndcg@1"], "wsdm20", "lightgbm")[0]) == ["umart"]
+@pytest.mark.parametrize(
+    ("metrics", "rule", "protocol", "n_tables", "why"),
+    [
+        (None, "wsdm20", "standard", 2, None),
+        (None, "ranklib", "standard", 0, "the paper's rule is wsdm20, not ranklib"),
+        (["ndcg@1", "map@10"], "wsdm20", "standard", 1, "the paper does not print map@10"),
+        (["ndcg@1"], "lightgbm", "lightgbm", 1, None),
+        (["ndcg@1"], "wsdm20", "lightgbm", 0, "the paper's rule is lightgbm, not wsdm20"),
+    ],
+)
+def test_only_what_can_be_compared_stands_beside_the_paper(beside, metrics, rule, protocol, n_tables, why):
+    run = beside.judged_by(metrics, rule)
+    run.plan = replace(run.plan, protocol=protocol)
+    assert len(tabulate_paper(run)) == n_tables
+    said = [note for note in tabulate_run(run).notes if note.startswith("not beside the paper: ")]
+    assert said == ([] if why is None else [f"not beside the paper: {why}"])
+    if protocol == "lightgbm" and n_tables:
+        rows = as_dict(tabulate_paper(run)[0])
+        assert rows["uMart", "paper"] == {"ndcg@1": "0.496"}
+        assert "the rows of the paper leak too" in tabulate_paper(run)[0].notes[-1]
+
+
+def test_other_data_are_not_compared_with_the_paper(folder, tmp_path):
+    run = cross_validate({"umart": UMart(n_trees=2)}, folder, n_jobs=1, paper="ohsumed", out=tmp_path / "run")
+    assert tabulate_paper(run) == []
+    assert run.to_dict()["beside_paper"] == {}
+    said = "not beside the paper: the paper's data have 106 queries and 16,140 documents"
+    assert tabulate_run(run).notes[-1].startswith(said)
+
+
+def test_the_baseline_of_the_paper_comes_before_the_first_system_and_after_the_chosen_one(beside):
+    assert beside.baseline == "old"  # LambdaMart-L; the first one is uMart
+    assert beside.judged_by(baseline="linear").baseline == "linear"
+    assert any(note.startswith("the baseline is linear; the paper's") for note in
+               tabulate_paper(beside.judged_by(baseline="linear"))[1].notes)  # fmt: skip
+    assert not any(note.startswith("the baseline is") for note in tabulate_paper(beside)[1].notes)
+    other = Run(beside.store, replace(beside.plan, paper="ohsumed"))  # whose baseline, LambdaLoss, was not run
+    assert other.baseline == "mine"
+
+
+def test_marks_are_those_of_the_test_alone_and_those_after_adjustment(data):
+    fold = data.split(0.2, 0.2, 0.6)
+    noise = {"old": 1.6} | {f"noise {x:.1f}": x for x in np.linspace(0.2, 1.5, 14)}
+    draws = np.random.default_rng(0).normal(size=(len(noise), fold[2].n_documents))
+    scores = {name: [fold[2].ratings + one * draw] for (name, one), draw in zip(noise.items(), draws, strict=True)}
+    run = cross_validate([], [fold], scores=scores, paper="ohsumed", rule="wsdm20", baseline="old")
+    run.plan.data.description.update({"n_queries": 106, "n_documents": 16_140})
+    rows = {}
+    for table in tabulate_paper(run):
+        rows |= {(system, m): cell for (system, _), cells in as_dict(table).items() for m, cell in cells.items()}
+        assert len(max(table.to_text().split("\n\n")[1].splitlines(), key=len)) <= 100
+    unseen = {"", "+", "*+"}
+    for system, of_system in run.comparison.contrasts.items():
+        for metric, one in of_system.items():
+            mark = "*+" if one.adjusted_p < 0.05 else "+" if one.p < 0.05 else ""
+            assert one.difference > 0 or not mark
+            assert rows[system, metric] == f"{run.comparison.mean(system, metric):.3f}{mark}"
+            unseen.discard(mark)
+    assert not unseen
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_a_figure_is_within_if_another_seed_could_give_it(n):
+    """By simulation: of the means of another seed, 95% are within the range of the others."""
+    rng = np.random.default_rng(n)
+    draws = rng.normal(0.5, 0.05, (4000, n + 1))
+    means, spreads = draws[:, :n].mean(axis=1), draws[:, :n].std(axis=1, ddof=1)
+    verdicts = [verdict_on(m - x, s, n) for m, s, x in zip(means, spreads, draws[:, n], strict=True)]
+    assert verdicts.count("within") / 4000 == pytest.approx(0.95, abs=0.015)
+    assert verdicts.count("below") == pytest.approx(verdicts.count("above"), abs=60)
+
+
+@pytest.mark.parametrize(("spread", "n"), [(0.1, 2), (0.0, 5), (float("nan"), 1)])
+def test_no_verdict_without_a_spread(spread, n):
+    assert verdict_on(0.5, spread, n) == ""
 
 
 def test_bars_are_as_high_as_the_gains(run, tmp_path):
@@ -971,7 +1094,7 @@ def test_bars_are_as_high_as_the_gains(run, tmp_path):
         for m in PAPER_METRICS
     ]
     np.testing.assert_allclose([bar.get_height() for bar in axes.patches], gains)
-    assert axes.get_ylabel() == "% over lambdamart"
+    assert axes.get_ylabel() == "% over lambdamart, rule tierank"
     files = [tmp_path / "figure.png", tmp_path / "figure.svg"]
     draw_improvement(run.comparison, files)
     assert files[0].read_bytes()[:4] == b"\x89PNG"
@@ -1070,7 +1193,7 @@ def test_two_processes_do_not_add_to_one_study(data, tmp_path):
     fit = UMart.fit
 
     def interfering(self, *given, **named):
-        with pytest.raises(DataError, match="expected trials that nobody is adding to, got a file that another"):
+        with pytest.raises(DataError, match="expected trials that nobody is adding to, got one that another"):
             tune(**asked)
         return fit(self, *given, **named)
 
@@ -1184,7 +1307,7 @@ def test_tuning_refuses_what_it_cannot_tune(data):
     train, valid = data.split(0.6, 0.4)
     with pytest.raises(ParameterError, match=r"unknown ranker 'umrat': did you mean 'umart'\?"):
         tune("umrat", train, valid)
-    with pytest.raises(ParameterError, match="Blend has no default search space; give one as space"):
+    with pytest.raises(ParameterError, match="Blend has no default search space: give one as space"):
         tune(tierank.Blend(), train, valid)
     with pytest.raises(ParameterError, match=r"trials: expected an integer >= 1.*, got 0"):
         tune(URank(), train, valid, trials=0)

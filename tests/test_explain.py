@@ -10,8 +10,9 @@ import torch
 
 import tierank
 from tierank import RANKERS, DataError, NotFittedError, ParameterError, RankingDataset, cli, explain_pair, explain_query
-from tierank.report.explanation import draw_explanation, tabulate_explanation
-from tierank.training import attribution
+from tierank.rankers import network_model
+from tierank.report.figures import draw_explanation
+from tierank.report.tables import tabulate_explanation
 
 TREES = {"n_trees": 15, "min_documents": 5, "n_jobs": 1}
 NETWORK = {"max_epochs": 5, "learning_rate": 0.01, "hidden": (12, 6), "n_jobs": 1}
@@ -78,7 +79,7 @@ def test_a_linear_network_by_hand(data):
 
 @pytest.mark.parametrize(("tolerance", "allowed"), [(1e-2, 2.5e-3), (1e-4, 1e-4)])
 def test_a_network_beside_a_plain_sum_of_gradients(data, tolerance, allowed, monkeypatch):
-    monkeypatch.setattr(attribution, "_TOLERANCE", tolerance)
+    monkeypatch.setattr(network_model, "_TOLERANCE", tolerance)
     ranker = tierank.URank(**NETWORK).fit(data)
     network = ranker.model_.build(ranker.members_[0], "cpu").eval().double()
     own = data.select([5])
@@ -176,7 +177,7 @@ def test_documents_go_by_id_or_by_row(data):
 
 def test_what_cannot_be_explained(data):
     ranker = tierank.UMart(**TREES)
-    with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
+    with pytest.raises(NotFittedError, match="is not fitted; call fit first"):
         explain_pair(ranker, data, data.query_ids[0], 1, 2)
     ranker.fit(data)
     with pytest.raises(DataError, match=r"query: expected an id of the data, such as .*, got 'none'"):
@@ -185,7 +186,7 @@ def test_what_cannot_be_explained(data):
     for wrong in (0, n + 1, "x", -1, "1.5"):
         with pytest.raises(DataError, match=rf"expected a document by its number, 1 to {n}, got "):
             explain_pair(ranker, data, data.query_ids[0], 1, wrong)
-    with pytest.raises(ParameterError, match=r"expected two documents of query .*, got 1 twice"):
+    with pytest.raises(ParameterError, match=r"query .*: expected two documents, got 1 twice"):
         explain_pair(ranker, data, data.query_ids[0], 1, 1)
     with pytest.raises(ParameterError, match="k: expected an integer >= 1"):
         explain_query(ranker, data, data.query_ids[0], k=0)

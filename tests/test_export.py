@@ -35,6 +35,7 @@ from tierank import (
     cli,
     verify,
 )
+from tierank.data.columns import Category
 from tierank.export import (
     NAN,
     NONE,
@@ -49,13 +50,11 @@ from tierank.export import (
     write_model,
 )
 from tierank.export import c as c_target
-from tierank.export.portable import NEAR_ZERO, floor_float32
+from tierank.export.model import NEAR_ZERO, floor_float32
 from tierank.export.proof import generate_rows
-from tierank.export.solr import _Scaled
-from tierank.kinds import Category
 from tierank.networks import MLP, TierRNN
-from tierank.training import tree_text
-from tierank.training.tree_text import MAX_DEPTH
+from tierank.rankers import tree_settings, tree_text
+from tierank.rankers.tree_text import MAX_DEPTH
 from tierank.transforms import TRANSFORMS, SideBySide, Standard, Transform, Unchanged, add_query_copies
 
 ROOT = Path(__file__).parent.parent
@@ -154,8 +153,10 @@ def test_scores_alike_or_is_refused(name, fitted, tmp_path):
     ranker, data = fitted(name)
     for target in TARGETS:
         if target not in CASES[name][2]:
-            with pytest.raises(ParameterError, match=rf"^{target}: .*; (train|replace) "):
+            with pytest.raises(ParameterError, match=rf"^{target}: .*; (train|replace) ") as refusal:
                 ranker.export(tmp_path / target, to=target)
+            assert refusal.value.where == target
+            assert re.match("train|replace", refusal.value.fix)
             assert not (tmp_path / target).exists()
             continue
         ranker.export(tmp_path / target, to=target)
@@ -265,19 +266,25 @@ sizes = st.one_of(st.floats(2.0**-60, 2.0**60, width=32), st.floats(2.0**-30, 2.
 
 @given(st.lists(st.tuples(sizes, st.sampled_from([-1.0, 1.0])), min_size=1, max_size=6))
 @settings(max_examples=150)
-def test_solr_slack_is_undone(pairs):
+def test_solr_slack_is_undone(tmp_path_factory, pairs):
     """What Solr compares with after adding 1e-6 is the threshold times a power of two, exactly."""
-    numbers = [size * sign for size, sign in pairs]
-    scaled = _Scaled(stumps(numbers))
-    compared = scaled.written + np.float32(1e-6)
+    numbers, place = [size * sign for size, sign in pairs], tmp_path_factory.mktemp("slack") / "m"
+    write_model(Model(stumps(numbers), 1, None, False), place, "solr")
+    body = json.loads((place / "model.json").read_text())
+    deviations = {one["name"]: one["norm"]["params"]["std"] if "norm" in one else "1" for one in body["features"]}
+    scale = {name: 1 / float(np.float32(text)) for name, text in deviations.items()}
+    assert all(math.frexp(factor)[0] == 0.5 for factor in scale.values())
+    roots = [tree["root"] for tree in body["params"]["trees"]]
+    compared = [float(np.float32(root["threshold"]) + np.float32(1e-6)) for root in roots]
     assert np.isfinite(compared).all()
-    np.testing.assert_array_equal(compared.astype(float), np.array(numbers) * 2.0**scaled.powers)
+    assert compared == [number * scale[root["feature"]] for number, root in zip(numbers, roots, strict=True)]
 
 
-def test_solr_refuses_thresholds_that_no_scale_fits():
+def test_solr_refuses_thresholds_that_no_scale_fits(tmp_path):
     """Powers of two land on -1, which no number plus 1e-6 is, with one scale or another."""
+    trees = stumps([-(2.0**-k) for k in range(150)])
     with pytest.raises(ParameterError, match="feature 0 has both such small and such large thresholds"):
-        _Scaled(stumps([-(2.0**-k) for k in range(150)]))
+        write_model(Model(trees, 1, None, False), tmp_path / "m", "solr")
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-3e38, max_value=3e38))
@@ -407,7 +414,7 @@ def others(key, value):
         return [value + 1, value - 1]
     if isinstance(value, str) and re.fullmatch(r"-?[\d.e+-]+", value):
         return [str(float(value) + 1), str(float(value) - 1)]
-    return [f"{value}x", ["bm25", "clicks"][value == "bm25"]] if isinstance(value, str) else []
+    return [f"{value}x", ["bm25", "prior"][value == "bm25"]] if isinstance(value, str) else []
 
 
 # What engines do not score by: ids of roots, and what users name and write themselves.
@@ -428,7 +435,7 @@ def test_no_wrong_file_passes(target, tmp_path):
     """Whatever is changed in a file is found out, unless the engine does not score by it."""
     data = tierank.make_ranking(12, n_features=2, mean_length=12, max_length=20, seed=2)
     features = np.array(data.features) - np.median(data.features, axis=0)
-    data = data.with_features(features, ["bm25", "clicks"])
+    data = data.with_features(features, ["bm25", "prior"])
     # One split per tree, so that each sees missing values.
     ranker = UMart(n_trees=4, n_leaves=2, min_documents=5, n_jobs=1, learning_rate=1.0).fit(data)
     assert set(ranker.portable().scorer.feature) == {0, 1}
@@ -669,7 +676,7 @@ REFUSED_BEFORE = [
     (LinearRanker(), False, "opensearch", "it refuses scores below 0, .* train umart or lambdamart for it"),
     (LinearRanker(feature_transform=("standard", "none")), False, "solr", "this model uses several transforms"),
     (LinearRanker(feature_transform="standard"), True, "solr", "or train with feature_transform='none'"),
-    (UMart(**TREES), False, "sorl", r"unknown target 'sorl': did you mean 'solr'\?"),
+    (UMart(**TREES), False, "sorl", r"got 'sorl'; did you mean 'solr'\?"),
 ]
 
 
@@ -779,7 +786,7 @@ def test_networks_of_callers_are_refused(network, plain, tmp_path):
 
 
 def test_what_cannot_be_exported_is_refused(plain, tmp_path, monkeypatch):
-    with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
+    with pytest.raises(NotFittedError, match="is not fitted; call fit first"):
         UMart().export(tmp_path / "m", to="onnx")
     ranker = UMart(linear_tree=True, **TREES).fit(plain)
     with pytest.raises(ParameterError, match="linear_tree: expected trees with constant leaves to export"):
@@ -897,7 +904,7 @@ def test_command(plain, tmp_path, capsys):
 def test_command_fails_where_the_proof_does(plain, tmp_path, capsys, monkeypatch):
     tierank.write(plain, tmp_path / "data.txt")
     UMart(**TREES).fit(plain).save(tmp_path / "model")
-    monkeypatch.setattr(c_target, "TREES", c_target.TREES.replace("<=", "<"))
+    monkeypatch.setitem(TARGETS, "c", replace(TARGETS["c"], constant=lambda model: 1.0))  # which it does not add
     arguments = [
         "export",
         tmp_path / "model",
@@ -1045,7 +1052,8 @@ def test_sums_in_single_precision(n_trees, target, size, tmp_path):
     trees = forest(n_trees, size)
     model = Model(trees, 1, None, False)
     rows = np.random.default_rng(1).standard_normal((300, 1)).astype(np.float32)
-    partial = np.abs(np.cumsum(np.array(list(trees.leaf_values(rows, trees._goes_left))), axis=0)).max(axis=0)
+    alone = [replace(trees, roots=trees.roots[[k]]).predict(rows) for k in range(n_trees)]
+    partial = np.abs(np.cumsum(alone, axis=0)).max(axis=0)
     write_model(model, tmp_path / "m", target)
     constant = TARGETS[target].constant(model)
     difference = np.abs(TARGETS[target].open(tmp_path / "m")(rows, np.array([0, 300])) - constant - trees.predict(rows))
@@ -1247,14 +1255,15 @@ def test_many_leaves_are_no_depth(counted, tmp_path):
 def test_training_keeps_to_the_depth_that_can_be_loaded(monkeypatch, plain, tmp_path):
     settings = {"n_trees": 3, "n_leaves": 64, "min_documents": 1, "n_jobs": 1}
     free = UMart(**settings).fit(plain)
-    monkeypatch.setattr(tree_text, "MAX_DEPTH", 5)
+    for module in (tree_text, tree_settings):
+        monkeypatch.setattr(module, "MAX_DEPTH", 5)
     free.save(tmp_path / "model")
     with pytest.raises(DataError, match="expected at most 5 splits between the root and a leaf, got"):
         tierank.load(tmp_path / "model")
     UMart(**settings).fit(plain).save(tmp_path / "model")
     tierank.load(tmp_path / "model")
-    with pytest.raises(ParameterError, match="max_depth: expected 5 at most, got 6"):
-        UMart(**settings, max_depth=6).fit(plain)
+    with pytest.raises(ParameterError, match="max_depth: expected an integer >= -1 and <= 300, got 301"):
+        UMart(**settings, max_depth=301).fit(plain)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")

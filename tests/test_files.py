@@ -17,7 +17,7 @@ from tierank import Blend, DataError, UMart, URank, files
 from tierank.cli import main
 from tierank.errors import ParameterError, WriteError
 from tierank.files import FolderKind, building, remove_folder, replacing
-from tierank.training.checkpoint import remove_checkpoint
+from tierank.rankers.checkpoint import remove_checkpoint
 
 MARK = FolderKind("a folder of these tests", "mark.json", ("format",))
 QUICK = {

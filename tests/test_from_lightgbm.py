@@ -12,7 +12,7 @@ import tierank
 from tests.serve_tools import ask
 from tierank import DataError, LambdaMART, NotFittedError, ParameterError, UMart
 from tierank.cli import main
-from tierank.training.trees import with_names
+from tierank.rankers.tree_text import with_names
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "trees.md").read_text()
 QUIET = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 5, "deterministic": True}
@@ -78,7 +78,7 @@ def test_missing_values_go_the_way_they_went(parts):
 def test_the_best_round_is_used_as_lightgbm_does(parts):
     data, valid, test = parts
     own = lightgbm.LGBMRanker(n_estimators=60, min_child_samples=5, verbosity=-1, n_jobs=1)
-    with pytest.raises(NotFittedError, match="this LGBMRanker is not fitted: call fit first"):
+    with pytest.raises(NotFittedError, match="this LGBMRanker is not fitted; call fit first"):
         tierank.from_lightgbm(own)
     own.fit(
         data.features,
@@ -149,7 +149,7 @@ def test_it_cannot_be_fitted(parts):
     ranker = tierank.from_lightgbm(train(parts[0]))
     with pytest.raises(ParameterError, match="LightGBMRanker holds a trained model and cannot be fitted; LambdaMART"):
         ranker.fit(parts[0])
-    with pytest.raises(NotFittedError, match="this LightGBMRanker is not fitted: call fit first"):
+    with pytest.raises(NotFittedError, match="this LightGBMRanker is not fitted; call fit first"):
         tierank.LightGBMRanker().predict(parts[2])
 
 

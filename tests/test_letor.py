@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tierank import DataError, RankingDataset, read, write
-from tierank.readers import letor
+from tierank.io import letor
 
 
 def read_bytes(folder, content: bytes, **options) -> RankingDataset:
@@ -153,7 +153,7 @@ def test_width(tmp_path):
         read_bytes(tmp_path, rows, n_features=5)
     assert read_bytes(tmp_path, b"0 qid:1 0:1 2:3\n", zero_based=True).features.tolist() == [[1, 0, 3]]
     with pytest.raises(
-        DataError, match=r"need .* GB, this machine has .* GB; is the feature index 9999999 a mistake\?"
+        DataError, match=r"the memory of this machine, got .* features; is the feature index 9999999 a mistake\?"
     ):
         read_bytes(tmp_path, b"0 qid:1 9999999:1\n" * 200_000)
 
@@ -294,13 +294,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
     monkeypatch.setattr(letor, "_PART", 1 << 12)
     path = tmp_path / "data.txt"
     path.write_bytes(b"".join(b"0 qid:%d 1:%d #docid = d%d\n" % (i // 7, i, i) for i in range(n_rows)))
-    parsed = letor._Source.parsed
+    parsed = letor._Reader.parse
 
     def later(*arguments):
         rewritten(path, changed)
         return parsed(*arguments)
 
-    monkeypatch.setattr(letor._Source, "parsed", later)
+    monkeypatch.setattr(letor._Reader, "parse", later)
     with pytest.raises(DataError, match=r"data.txt: expected .* while it (is|was) read.* when nothing writes to it"):
         read(path, cache=False)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import tierank
 from tierank import DataError, LinearRanker, ParameterError, RankingDataset, Team, explain_pair, explain_query
-from tierank.training import linear
-from tierank.training.linear import N_FOLDS, RIDGES, USUAL_RIDGE
+from tierank.rankers import linear
+from tierank.rankers.linear import N_FOLDS, RIDGES, USUAL_RIDGE
 from tierank.transforms import TRANSFORMS
 
 NAN = np.nan
@@ -329,7 +329,7 @@ def test_of_equal_ridges_the_strongest_is_kept():
 def test_cross_validation_holds_queries_out(data):
     """The metrics of a ridge are those of five models, each on the queries that it did not learn from."""
     ranker = LinearRanker(feature_transform="query_minmax").fit(data)
-    queries = tierank.training.order.canonical_rows(data, 1).queries
+    queries = tierank.rankers.order.canonical_rows(data, 1).queries
     edges = np.arange(N_FOLDS + 1) * data.n_queries // N_FOLDS
     for row in ranker.history_[::5]:
         values = []
@@ -444,10 +444,12 @@ class Part(Team):
 
 def test_sums_of_parts_are_the_sums_of_all(data):
     """What all_reduce adds up: the sums of the parts of two processes."""
-    settings = LinearRanker(feature_transform="query_minmax").checked_settings()
-    outline = linear.outline_linear(settings, data, tierank.Seen(5))
-    whole = linear.Queries(data, outline, "linear", 1, Team()).sum_up().sums()
-    parts = [linear.Queries(team.part(data), outline, "linear", 1, team).sum_up().sums() for team in (Part(0), Part(1))]
+    transform = tierank.TRANSFORMS["query_minmax"]().fit(data)
+    empty = linear.LinearModel(tierank.Seen(5), [transform])
+    whole, *parts = (
+        linear.TrainingQueries(team.part(data), empty, "linear", 1, team).sum_up()[0].total()
+        for team in (Team(), Part(0), Part(1))
+    )
     for name in whole._fields:
         found = getattr(parts[0], name) + getattr(parts[1], name)
         np.testing.assert_allclose(found, getattr(whole, name), rtol=1e-9, atol=1e-12)

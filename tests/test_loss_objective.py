@@ -10,9 +10,8 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import tierank
-from tierank import LOSSES, DataError, ParameterError, TreeRanker, UMart, check_gradient, objectives
-from tierank.losses import Batch
-from tierank.objectives import LossObjective, UMartObjective
+from tierank import LOSSES, DataError, ParameterError, TreeRanker, UMart, check_gradient
+from tierank.losses import Batch, LossObjective, UMartObjective, custom, derivatives
 
 QUICK = {"n_trees": 25, "min_documents": 5, "n_jobs": 1}
 # No entry of their hessian beside the diagonal is positive.
@@ -50,7 +49,7 @@ def estimates(loss, ratings, scores):
     batch = Batch([0, n], ratings)
     for signs in itertools.product([-1.0, 1.0], repeat=n):
         if abs(sum(signs)) <= n % 2:
-            at = objectives.loss._Point(loss, torch.tensor(scores, dtype=torch.float32), batch, 0)
+            at = derivatives.Point(loss, torch.tensor(scores, dtype=torch.float32), batch, 0)
             yield at.hessian(torch.tensor(signs)).numpy()
 
 
@@ -130,9 +129,9 @@ def test_parts_and_weights_change_nothing_else(parts, monkeypatch):
     train = parts[0]
     scores = np.random.default_rng(2).normal(size=train.n_documents)
     whole = LossObjective("listnet").prepare(train.ratings, train.offsets).gradients(scores)
-    monkeypatch.setattr(objectives.loss, "_DOCUMENTS_AT_ONCE", 64)
+    monkeypatch.setattr(custom, "_DOCUMENTS_AT_ONCE", 64)
     cut = LossObjective("listnet").prepare(train.ratings, train.offsets)
-    assert len(cut._data[0]) > 5
+    assert len(cut._data) > 5
     for one, other in zip(cut.gradients(scores), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
     weight = np.random.default_rng(3).uniform(0, 2, train.n_queries)
@@ -215,7 +214,7 @@ def test_passes_the_checks_of_scikit_learn():
     ("settings", "message"),
     [
         ({}, r"loss: expected a function \(scores, batch\) -> one value per query, or a name, got None"),
-        ({"loss": "lsitnet"}, r"unknown loss 'lsitnet': did you mean 'listnet'\?"),
+        ({"loss": "lsitnet"}, r"loss: .*, got 'lsitnet'; did you mean 'listnet'\?"),
         ({"loss": "ranknet", "loss_settings": {"sigma": -1.0}}, "sigma: expected a number > 0, got -1.0"),
         ({"loss": "urank", "loss_settings": {"sigma": 1.0}}, "unknown setting of the loss 'urank' 'sigma'"),
         ({"loss": "urank", "sigma": 1.0}, "unknown setting of TreeRanker 'sigma'"),
@@ -234,7 +233,7 @@ def test_losses_that_cannot_be_used(parts, settings, message):
 
 
 def test_data_that_cannot_be_used():
-    with pytest.raises(DataError, match="has no data: expected prepare"):
+    with pytest.raises(DataError, match=r"expected prepare.* got no documents"):
         LossObjective().gradients([0.0])
     with pytest.raises(DataError, match=r"scores: expected 2, one per document, got shape \(1,\)"):
         LossObjective().prepare([1, 0], [0, 2]).gradients([0.0])
@@ -257,14 +256,14 @@ def test_derivatives_that_are_wrong_are_found():
     def scaled(scores, batch):
         return squares(scores, batch) * (scores.detach().abs().max() + 1)
 
-    with pytest.raises(ParameterError, match=r"loss: value, alone and among other queries, of query 0 with ratings"):
+    with pytest.raises(ParameterError, match=r"among other queries at .* value of query 0 with ratings"):
         check_gradient(scaled)
 
     def first_is_wrong(scores, batch):
         loose = torch.where(batch.places == 0, scores.detach(), scores)
         return squares(loose, batch)
 
-    with pytest.raises(ParameterError, match=r"loss: derivative at document 0 of query 0 .* by differences, got 0$"):
+    with pytest.raises(ParameterError, match=r"by differences at document 0 for the derivative of query 0 .*, got 0$"):
         check_gradient(first_is_wrong)
 
     def bent(scores, batch):
@@ -274,7 +273,7 @@ def test_derivatives_that_are_wrong_are_found():
     assert check_gradient(bent) < 1e-5
     bent.hessian = lambda scores, batch: torch.full_like(scores, 1.0)
     with pytest.raises(
-        ParameterError, match=r"loss: hessian at document 0 of query 0 .*expected 2 by differences, got 1"
+        ParameterError, match=r"expected 2 by differences at document 0 for the hessian of query 0 .*, got 1"
     ):
         check_gradient(bent)
     with pytest.raises(ParameterError, match=r"loss: expected one value per query, 20 here, got shape \(\d+,\)"):

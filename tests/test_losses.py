@@ -1,6 +1,8 @@
 """Losses: worked by hand, against slow twins, gradcheck, and what all of them promise."""
 
+import inspect
 import math
+import pickle
 import subprocess
 import sys
 from itertools import pairwise
@@ -10,10 +12,12 @@ import pytest
 import reference_losses as reference
 import torch
 
-from tierank import losses
-from tierank.dataset import RankingDataset
+from tierank import losses, paper
+from tierank.data.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.losses import LOSSES, Batch, pairs, segments, smooth, stepwise_urank, tiers, urank, windowed_urank
+from tierank.losses import LOSSES, Batch, smooth, stepwise_urank, tiers, urank, windowed_urank
+from tierank.losses import batch as segments
+from tierank.losses import pairwise as pairs
 
 TWICE = ["listmle", "listnet", "neuralndcg", "plistmle", "softmax", "urank"]
 LINEAR = ["listmle", "listnet", "plistmle", "softmax", "urank"]
@@ -125,7 +129,7 @@ def test_bad_scores_and_settings():
         urank(torch.zeros(2, dtype=torch.float64), batch)
     with pytest.raises(DataError, match="expected at least one query to take, got none"):
         batch.take([])
-    with pytest.raises(DataError, match="this batch has no ratings"):
+    with pytest.raises(DataError, match="ratings: expected Batch"):
         urank(torch.zeros(2), Batch([0, 2]))
     with pytest.raises(ParameterError, match="window: expected an integer >= 1"):
         windowed_urank(torch.zeros(2), batch, window=0)
@@ -144,24 +148,6 @@ def test_bad_scores_and_settings():
 
 
 # uRank
-
-
-def test_worked_example_of_the_paper():
-    values, gradient = evaluate("urank", [0, 4], [1, 2, 2, 0], np.log([2, 3, 4, 5]))
-    expected = -(3 * (math.log(3 / 10) + math.log(4 / 11)) + math.log(2 / 7)) / 2
-    np.testing.assert_allclose(values, [expected], rtol=1e-15)
-    slopes = [3 * 2 / 10 + 3 * 2 / 11 - 5 / 7, -3 * 7 / 10, -3 * 7 / 11, 3 * 5 / 10 + 3 * 5 / 11 + 5 / 7]
-    np.testing.assert_allclose(gradient, np.array(slopes) / 2, rtol=1e-14)
-
-
-@pytest.mark.parametrize("n_levels", [2, 3, 5, 40])
-def test_urank_equals_algorithms_1_and_2(n_levels):
-    offsets, ratings, scores = draw([2, 3, 40, 7, 120, 11], n_levels, seed=n_levels)
-    values, gradient = evaluate("urank", offsets, ratings, 3 * scores)
-    for value, rows in zip(values, slices(offsets), strict=True):
-        assert value == pytest.approx(reference.algorithm_1(ratings[rows], 3 * scores[rows]), rel=1e-13)
-        expected = -reference.algorithm_2(ratings[rows], 3 * scores[rows])
-        np.testing.assert_allclose(gradient[rows], expected, rtol=1e-10, atol=1e-12 * np.abs(expected).max())
 
 
 def test_urank_where_exponentials_overflow():
@@ -183,14 +169,6 @@ def test_more_tiers_than_float32_gains_hold():
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("window", [1, 2, 3, 10, 1000, None])
-def test_windows_equal_the_slow_twin(window):
-    offsets, ratings, scores = draw([2, 3, 25, 1, 7, 31], 5)
-    values, _ = evaluate("windowed_urank", offsets, ratings, scores, window=window)
-    expected = [reference.windowed_urank(ratings[rows], scores[rows], window) for rows in slices(offsets)]
-    np.testing.assert_allclose(values, expected, rtol=1e-12)
-
-
 def test_one_window_is_urank_and_windows_of_one_are_pairs():
     offsets, ratings, scores = draw([30, 4, 12], 5)
     for got, expected in zip(
@@ -208,12 +186,12 @@ def test_scores_of_steps():
     ratings = [[1, 1], [2, 0, 2, 1], [0, 1, 0], [4, 3, 2, 1, 0, 3], [5]]
     offsets = np.concatenate([[0], np.cumsum([len(r) for r in ratings])])
     batch = Batch(offsets, np.concatenate(ratings), dtype=torch.float64)
-    table = rng.normal(size=(4, offsets[-1]))
+    table = rng.normal(size=(5, offsets[-1]))
     step_scores = [tensor(table[t])[step.rows].requires_grad_() for t, step in enumerate(batch.steps)]
     assert [len(step.rows) for step in batch.steps] == [4 + 3 + 6, 2 + 5, 3, 2]
     values = stepwise_urank(step_scores, batch)
     expected = [
-        reference.stepwise_urank(r, table[: len(set(r)) - 1, rows])
+        paper.urank_loss(tensor(r), tensor(table[: len(set(r)), rows])).item()
         for r, rows in zip(ratings, slices(offsets), strict=True)
     ]
     np.testing.assert_allclose(values.detach(), expected, rtol=1e-13)
@@ -290,7 +268,7 @@ def test_differentiated_twice_or_said_to_be_not(name):
             (gradient,) = torch.autograd.grad(value, leaf, create_graph=True)
             assert torch.isfinite(torch.autograd.grad(gradient.square().sum(), leaf)[0]).all()
         else:
-            with pytest.raises(ParameterError, match="this loss cannot be differentiated twice"):
+            with pytest.raises(ParameterError, match="create_graph: expected False with a loss"):
                 torch.autograd.grad(value, leaf, create_graph=True)
 
 
@@ -359,6 +337,27 @@ def test_finite_at_extremes(name):
         assert np.isfinite(values).all()
         assert np.isfinite(gradient).all()
         assert (values >= -1e-6).all()
+
+
+@names
+@pytest.mark.parametrize("weighted", [False, True])
+def test_single_precision_is_enough_for_scores_of_1e4(name, weighted):
+    """Values and gradients are those of the same scores in double precision, to its last digits but one."""
+    rng = np.random.default_rng(11)
+    offsets, ratings, noise = draw([2, 7, 60, 300], 5, seed=11)
+    weights = 1 + rng.random(offsets[-1]) if weighted and LOSSES[name] in losses.WITH_WEIGHTS else None
+    sides = rng.choice([-1e4, 1e4], offsets[-1])
+    for scores in (1e4 + noise, -1e4 + noise, sides, sides + noise, 1e4 * np.clip(noise, -1, 1)):
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            leaf = tensor(scores, dtype=torch.float32).to(dtype).requires_grad_()
+            values = LOSSES[name](leaf, Batch(offsets, ratings, weights=weights, dtype=dtype))
+            found.append((values.detach().double(), torch.autograd.grad(values.sum(), leaf)[0].double()))
+        (values, gradient), (expected, expected_gradient) = found
+        np.testing.assert_allclose(values, expected, rtol=5e-6, atol=5e-6)
+        for rows in slices(offsets):
+            scale = max(expected_gradient[rows].abs().max().item(), 1e-3)
+            np.testing.assert_allclose(gradient[rows], expected_gradient[rows], rtol=1e-4, atol=1e-4 * scale)
 
 
 @names
@@ -479,6 +478,184 @@ def test_pairs_of_a_long_query_need_little_memory(monkeypatch):
     for name in ("approxndcg", "lambdaloss", "ranknet", "windowed_urank"):
         evaluate(name, offsets, ratings, scores, torch.float32)
     assert 0 < peak <= segments._PAIRS
+
+
+# Losses of tensors
+
+
+def draw_padded(seed, dtype=torch.float64):
+    """Scores, ratings and a mask, with padding at random places that is not a number; row 2 is padding alone."""
+    rng = np.random.default_rng(seed)
+    mask = torch.from_numpy(rng.random((6, 9)) < 0.6)
+    mask[2], mask[3], mask[4, 1:] = False, True, False
+    scores, ratings = tensor(rng.normal(size=mask.shape), dtype=dtype), tensor(rng.integers(0, 4, mask.shape))
+    ratings[~mask] = torch.from_numpy(rng.choice([-1, math.nan, math.inf, 3], int((~mask).sum())))
+    return torch.where(mask, scores, math.nan).requires_grad_(), ratings, mask
+
+
+def settings_of(name, seed, shape):
+    """Further arguments: weights where the loss has them, row weights that all can take, a generator."""
+    rng = np.random.default_rng(seed)
+    settings = {"row_weight": rng.integers(0, 3, shape), "generator": torch.Generator().manual_seed(seed)}
+    if "weights" not in LOSSES[name].without:
+        settings["weights"] = rng.uniform(0.5, 2, shape)
+    if "gain" not in LOSSES[name].without:
+        settings["gain"] = "linear"
+    return settings
+
+
+def ragged(name, scores, ratings, mask, **settings):
+    """The values of the rows that have documents, and the gradient of their sum, from a ragged batch."""
+    rows = [row for row in range(len(scores)) if mask[row].any()]
+    offsets = [0, *np.cumsum([int(mask[row].sum()) for row in rows])]
+    of_rows = {one: value[mask.numpy()] for one, value in settings.items() if one in ("weights", "row_weight")}
+    leaf = scores.detach()[mask].requires_grad_()
+    values = LOSSES[name](leaf, Batch(offsets, ratings[mask], dtype=leaf.dtype, **settings | of_rows))
+    values.sum().backward()
+    gradient = torch.zeros(mask.shape, dtype=leaf.dtype)
+    gradient[mask] = leaf.grad
+    return rows, values.detach(), gradient
+
+
+@names
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("more", [False, True])
+def test_padded_and_flat_tensors_equal_the_ragged_batch(name, seed, more):
+    scores, ratings, mask = draw_padded(seed)
+
+    def settings():
+        return settings_of(name, seed, mask.shape) if more else {}
+
+    rows, values, gradient = ragged(name, scores, ratings, mask, **settings())
+    loss = LOSSES[name]
+    got = loss(scores, ratings, mask=mask, reduction="none", **settings())
+    assert got.shape == (6,)
+    assert torch.equal(got[rows], values)
+    assert got[2] == 0
+    for reduction, divisor in (("sum", 1), ("mean", len(rows))):
+        (slope,) = torch.autograd.grad(loss(scores, ratings, mask=mask, reduction=reduction, **settings()), scores)
+        torch.testing.assert_close(slope, gradient / divisor, rtol=1e-12, atol=1e-15)
+
+    # Flat, in any order; ties keep the order of the rows, so documents of a query do not pass each other.
+    rng = np.random.default_rng(seed)
+    query = np.repeat(np.arange(6), 9)[mask.flatten().numpy()]
+    order = np.empty(len(query), int)
+    order[rng.permutation(query).argsort(kind="stable")] = np.arange(len(query))
+    places = mask.flatten().nonzero().squeeze(1)[order]
+    flat = scores.detach().flatten()[places].requires_grad_()
+    of_rows = {
+        one: value.reshape(-1)[places] if isinstance(value, np.ndarray) else value for one, value in settings().items()
+    }
+    ids = query[order]
+    seen = list(dict.fromkeys(ids.tolist()))
+    if "generator" not in of_rows:  # whose draws depend on the order of the queries
+        got = loss(flat, ratings.flatten()[places], qid=torch.from_numpy(ids), reduction="none", **of_rows)
+        torch.testing.assert_close(got.detach(), values[[rows.index(q) for q in seen]], rtol=1e-12, atol=1e-15)
+        (slope,) = torch.autograd.grad(got.sum(), flat)
+        torch.testing.assert_close(slope, gradient.flatten()[places], rtol=1e-9, atol=1e-12)
+        named = loss(flat, ratings.flatten()[places], qid=[f"query {q}" for q in ids], reduction="none")
+        assert torch.equal(named, got)
+
+
+@names
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_scores_of_less_precision_are_computed_in_single_precision(name, dtype):
+    scores, ratings, mask = draw_padded(5, dtype)
+    value = LOSSES[name](scores, ratings, mask=mask)
+    value.backward()
+    wide = scores.detach().float().requires_grad_()
+    expected = LOSSES[name](wide, ratings, mask=mask)
+    expected.backward()
+    assert (value.dtype, scores.grad.dtype) == (torch.float32, dtype)
+    assert torch.equal(value, expected)
+    assert torch.equal(scores.grad, wide.grad.to(dtype))
+    flat = scores.detach()[mask]
+    of_batch = LOSSES[name](flat, Batch([0, len(flat)], ratings[mask]))  # a batch of single precision
+    assert torch.equal(of_batch, LOSSES[name](flat.float(), Batch([0, len(flat)], ratings[mask])))
+
+
+@names
+def test_the_defaults_of_a_program_change_no_loss(name):
+    scores, ratings, mask = draw_padded(6, torch.float32)
+    expected = LOSSES[name](scores, ratings, mask=mask)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert torch.equal(LOSSES[name](scores, ratings, mask=mask), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(LOSSES[name](scores, ratings, mask=mask), expected)
+
+
+@names
+def test_batches_without_documents_have_no_loss(name):
+    scores = torch.randn(3, 4, requires_grad=True)
+    value = LOSSES[name](scores, torch.zeros(3, 4), mask=torch.zeros(3, 4, dtype=torch.bool))
+    value.backward()
+    assert value == 0
+    assert (scores.grad == 0).all()
+
+
+def test_a_matrix_without_a_mask_has_full_rows_and_a_flat_tensor_without_ids_is_one_query():
+    scores, ratings = torch.randn(3, 5), torch.tensor([[0, 1, 2, 0, 1]] * 3)
+    values = urank(scores, ratings, reduction="none")
+    for row in range(3):
+        assert torch.equal(urank(scores[row], ratings[row]), values[row])
+        assert torch.equal(urank(scores[row], Batch([0, 5], ratings[row]))[0], values[row])
+    assert urank(scores, ratings) == values.mean()
+
+
+MASK_THEM = "leave out padding, and documents without a rating, by `mask`"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "argument", "fix"),
+    [
+        ((torch.zeros(2, 3, 1), torch.zeros(2, 3, 1)), {}, "scores", "use scores.squeeze(-1)"),
+        ((torch.zeros(6, 1), torch.zeros(6, 1)), {}, "scores", "use scores.squeeze(-1)"),
+        ((torch.zeros(6, 1), torch.zeros(6)), {"qid": torch.zeros(6)}, "scores", "use scores.squeeze(-1)"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), {"qid": [0, 1]}, "scores", "leave out `qid`: each row is a query"),
+        ((torch.zeros(()), torch.zeros(())), {}, "scores", None),
+        ((torch.zeros(2, 3).long(), torch.zeros(2, 3)), {}, "scores", None),
+        (([0.0, 1.0], [0, 1]), {}, "scores", None),
+        ((torch.zeros(2, 3), torch.zeros(3)), {}, "ratings", None),
+        ((torch.zeros(2, 3), None), {}, "ratings", None),
+        ((torch.zeros(4), torch.zeros(4)), {"qid": [1, 2]}, "qid", None),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), {"weights": torch.ones(2)}, "weights", None),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), {"mask": torch.ones(2, 3).int()}, "mask", "use mask.bool()"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), {"mask": torch.ones(3).bool()}, "mask", None),
+        ((torch.zeros(2), torch.zeros(2) - 1), {}, "ratings", MASK_THEM),
+        ((torch.zeros(2), torch.zeros(2) * math.nan), {}, "ratings", MASK_THEM),
+    ],
+)  # fmt: skip
+def test_tensors_that_are_no_lists_are_refused(arguments, settings, argument, fix):
+    with pytest.raises(DataError, match="expected") as raised:
+        urank(*arguments, **settings)
+    assert (raised.value.argument, raised.value.fix) == (argument, fix)
+
+
+def test_arguments_that_mean_nothing_to_a_loss_are_refused():
+    scores, ratings = torch.zeros(2, 3), torch.zeros(2, 3)
+    with pytest.raises(ParameterError, match="unknown argument of urank 'masks': did you mean 'mask'") as raised:
+        urank(scores, ratings, masks=None)
+    assert "reduction" in raised.value.known
+    with pytest.raises(ParameterError, match="unknown reduction 'avg': Known: mean, none, sum"):
+        urank(scores, ratings, reduction="avg")
+    with pytest.raises(ParameterError, match="unknown argument of listnet 'gain'"):
+        losses.listnet(scores, ratings, gain="linear")
+    with pytest.raises(ParameterError, match="None with a Batch, which has its own") as raised:
+        urank(torch.zeros(2), Batch([0, 2], [0, 1]), mask=torch.ones(2).bool())
+    assert raised.value.argument == "mask"
+
+
+@names
+def test_help_and_pickles_of_losses(name):
+    parameters = inspect.signature(LOSSES[name]).parameters
+    assert list(parameters)[:2] == ["scores", "ratings"]
+    assert {"qid", "mask", "reduction", "row_weight"} < set(parameters)
+    assert parameters["reduction"].default == "mean"
+    assert pickle.loads(pickle.dumps(LOSSES[name])) is LOSSES[name]
 
 
 def test_a_loss_of_ten_lines():

@@ -10,16 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference_metrics as slow
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tierank.dataset import RankingDataset
+import tierank
+from tierank.data.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import discounted_sum, rank
 from tierank.metrics import METRICS, RULES, Judge, Rule, default_metrics, parse_metric
+from tierank.metrics.formulas import WITHOUT_CUTOFF
 
 EXACT = pytest.approx
-WITH_CUTOFF = [name for name in METRICS if name != "bpref"]
+WITH_CUTOFF = [name for name in METRICS if name not in WITHOUT_CUTOFF]
 ALL_AT = [f"{name}@{k}" for name in WITH_CUTOFF for k in (1, 2, 3, 10)] + list(METRICS)
 
 
@@ -134,6 +136,31 @@ def test_ties_by_document_id_move_with_the_rows():
     assert values[0] == values[1]
 
 
+def test_hit_rate_f1_r_precision_and_auc_by_hand():
+    ratings, scores = [0, 1, 0, 2, 1], [5, 4, 3, 2, 1]
+    assert [value(f"hit_rate@{k}", ratings, scores) for k in (1, 2, 3)] == [0, 1, 1]
+    assert value("f1@2", ratings, scores) == EXACT(2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
+    assert value("f1", ratings, scores) == EXACT(2 * (3 / 5) * 1 / (3 / 5 + 1))
+    assert value("rprec", ratings, scores) == EXACT(1 / 3)  # ranks 1 to 3 have one of three
+    assert value("auc", ratings, scores) == EXACT(1 / 6)  # of 3 x 2 pairs, 4 > 3 alone is right
+    assert value("auc", [1, 0], [7, 7]) == 1 / 2
+    assert value("hit_rate@1", [1, 0, 0], [7, 7, 7]) == EXACT(1 / 3)
+    assert value("auc", [1, 2], [1, 2]) == 1
+
+
+@given(lists(rating=GRADES, score=FEW), st.integers(1, 7))
+def test_hit_rate_f1_r_precision_and_auc_are_means_over_the_orders_of_ties(rows, k):
+    ratings, scores = rows
+    assume(any(ratings))
+    for name, at, twin in (
+        ("hit_rate", f"@{k}", lambda r: slow.hit_rate(r, k, slow.above_zero)),
+        ("f1", f"@{k}", lambda r: slow.f1(r, k, slow.above_zero)),
+        ("rprec", "", lambda r: slow.r_precision(r, slow.above_zero)),
+        ("auc", "", lambda r: slow.auc(r, slow.above_zero)),
+    ):
+        assert value(name + at, ratings, scores) == EXACT(slow.expected(twin, ratings, scores), abs=1e-12)
+
+
 # Rules: what each setting does
 
 
@@ -232,6 +259,8 @@ def test_averaged_ties_are_the_mean_over_all_orders(query, k):
         "mrr": slow.expected(slow.reciprocal_rank, ratings, scores, k, slow.above_zero),
         "precision": slow.expected(slow.precision, ratings, scores, k, slow.above_zero),
         "recall": slow.expected(slow.recall, ratings, scores, k, slow.above_zero),
+        "hit_rate": slow.expected(slow.hit_rate, ratings, scores, k, slow.above_zero),
+        "f1": slow.expected(slow.f1, ratings, scores, k, slow.above_zero),
         "rbp": slow.expected(slow.rbp, ratings, scores, k, slow.above_zero),
         "judged": 1.0,
         "rbp_residual": 0.8 ** min(k, len(ratings)),
@@ -458,25 +487,27 @@ def test_huge_ratings_keep_their_ratio():
 
 
 def test_dcg_beyond_float64_is_refused():
-    with pytest.raises(DataError, match=r"dcg: ratings up to 2000 have gains beyond .* use ndcg"):
+    with pytest.raises(DataError, match=r"dcg: .* got ratings up to 2000; use ndcg"):
         value("dcg", [2000, 0], [1, 2])
 
 
 def test_err_above_its_top_rating_is_refused():
-    with pytest.raises(DataError, match=r"'ranklib' expects ratings up to 4, got 5; .*replace\(rule, err_max"):
+    with pytest.raises(DataError, match="expected ratings up to 4 for err by rule 'ranklib', got 5") as refused:
         value("err", [5, 0], [1, 2], "ranklib")
+    assert "replace(rule, err_max=" in refused.value.fix
 
 
 def test_a_rule_without_err_names_those_with():
-    with pytest.raises(ParameterError, match=r"'lightgbm' has no ERR; these have: letor, mslr, ranklib, tierank"):
+    with pytest.raises(ParameterError, match=r"with ERR: letor, mslr, ranklib, tierank.*, got 'lightgbm'") as refused:
         value("err", [1, 0], [1, 2], "lightgbm")
+    assert refused.value.argument == "rule"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("ndgc@10", r"unknown metric 'ndgc': did you mean 'ndcg'\?"),
-        ("NDCG@10", r"unknown metric 'NDCG@10': did you mean 'ndcg@10'\?"),
+        ("NDCG10", r"unknown metric 'NDCG10': did you mean 'ndcg@10'\?"),
         ("ndcg@0", r"expected a cutoff of 1 or more after '@', got '0'; write 'ndcg@10', or 'ndcg' for the whole list"),
         ("ndcg@x", "got 'x'"),
         ("ndcg@", "got ''"),
@@ -488,6 +519,36 @@ def test_a_rule_without_err_names_those_with():
 def test_names_of_metrics_that_do_not_parse(text, message):
     with pytest.raises(ParameterError, match=message):
         parse_metric(text)
+
+
+def test_metrics_are_named_in_any_case(tmp_path):
+    data = tierank.make_ranking(24, n_features=3, mean_length=6, max_length=9)
+    scores = data.features[:, 0]
+    asked = [*(f"{name.upper()}{'' if name in WITHOUT_CUTOFF else '@3'}" for name in METRICS), "nDCG@10"]
+    evaluation = tierank.evaluate(data, scores, asked)
+    assert list(evaluation.per_query) == [name.lower() for name in asked]
+    assert evaluation.to_dict() == tierank.evaluate(data, scores, [name.lower() for name in asked]).to_dict()
+    assert evaluation.mean("NDCG@10") == evaluation.mean("ndcg@10")
+    assert Judge(data, ["NDCG@3", "ndcg@3"]).metrics == ("ndcg@3",)
+    comparison = tierank.compare(data, {"a": scores, "b": -scores}, metrics="NDCG@3")
+    assert (comparison.metrics, comparison.best("NDCG@3")) == (("ndcg@3",), comparison.best("ndcg@3"))
+    assert comparison.mark("b", "nDCG@3") == comparison.mark("b", "ndcg@3")
+    assert tierank.scorer("NDCG@10").metric == "ndcg@10"
+    train, valid, test = data.split(0.5, 0.25, 0.25)
+    ranker = tierank.UMart(n_trees=2, select_by="NDCG@5, Map").fit(train, valid=valid)
+    assert list(ranker.best_) == ["ndcg@5", "map"]
+    run = tierank.cross_validate({"linear": tierank.LinearRanker()}, [(train, valid, test)], metrics="NDCG@5")
+    assert run.metrics == ("ndcg@5",)
+    assert run.judged_by("ERR@10").metrics == ("err@10",)
+
+
+def test_callers_metrics_keep_their_case():
+    def Ndcg(ratings, scores):
+        return 1.0
+
+    evaluation = tierank.evaluate(dataset([1, 0]), [1, 2], [Ndcg, "NDCG"])
+    assert list(evaluation.per_query) == ["Ndcg", "ndcg"]
+    assert evaluation.mean("Ndcg") == 1.0 > evaluation.mean("NDCG")
 
 
 def test_metrics_are_named_once_and_at_least_one():

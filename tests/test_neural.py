@@ -15,12 +15,13 @@ from tierank import (
     PListMLE,
     RankingDataset,
     RankNet,
+    TreeRanker,
     URank,
+    check_gradient,
 )
 from tierank.networks import NETWORKS
-from tierank.training.networks import NetworkModel
-from tierank.training.networks.adam import Adam
-from tierank.training.networks.steps import Descent
+from tierank.rankers.network_model import NetworkModel
+from tierank.rankers.network_training import Adam, Training
 from tierank.transforms import TRANSFORMS
 
 PLAIN = URank.PRESETS["plain-inputs"]
@@ -97,8 +98,8 @@ def test_a_loss_that_is_not_finite_stops_training(data):
     settings = {**QUICK, "queries_per_step": 1000}  # one step is one epoch
     ranker = NetworkRanker(breaks, **settings)
     message = (
-        r"the loss of query q7 is not finite in epoch 3: expected a learning_rate below 0\.01, or a clip_norm;"
-        r" the best weights so far are kept"
+        r"the loss of query q7 is not finite in epoch 3; the best weights so far are kept;"
+        r" give a learning_rate below 0\.01, or a clip_norm"
     )
     with pytest.raises(ParameterError, match=message):
         ranker.fit(features, ratings, qid=names)
@@ -117,7 +118,7 @@ def test_a_loss_that_breaks_keeps_the_epoch_that_was_best_on_validation_data(hal
 
     settings = {**QUICK, "max_epochs": 9, "learning_rate": 0.3, "queries_per_step": 1000}
     ranker = NetworkRanker(breaks, **settings)
-    with pytest.raises(ParameterError, match=r"is not finite in epoch 7: expected a learning_rate below 0\.3"):
+    with pytest.raises(ParameterError, match=r"is not finite in epoch 7; .*; give a learning_rate below 0\.3"):
         ranker.fit(train, valid=valid)
     best = max(row["epoch"] for row in ranker.history_ if row["kept"])
     short = NetworkRanker(squared, **{**settings, "max_epochs": best}).fit(train)
@@ -207,7 +208,7 @@ def test_adam_has_the_bits_of_torch(weight_decay):
         oracle.step()
         adam.step(0.1 / (number + 1))
         state, adam = adam.state, Adam(ours, weight_decay)
-        adam.load(state)
+        adam.state = state
         for parameter, other in zip(ours, theirs, strict=True):
             assert torch.equal(parameter, other)
 
@@ -328,7 +329,7 @@ def test_a_query_of_weight_0_is_silent(data):
         (URank, {"sigma": 2}, "unknown setting of URank 'sigma'"),
         (URank, {"learning_rat": 2}, r"unknown setting of URank 'learning_rat': did you mean 'learning_rate'\?"),
         (RankNet, {"sigma": 0}, "sigma: expected a number > 0, got 0"),
-        (NetworkRanker, {"loss": "urnak"}, r"unknown loss 'urnak': did you mean 'urank'\?"),
+        (NetworkRanker, {"loss": "urnak"}, r"loss: .*, got 'urnak'; did you mean 'urank'\?"),
         (URank, {"network": "mpl"}, r"unknown network 'mpl': did you mean 'mlp'\?"),
         (
             URank,
@@ -336,7 +337,7 @@ def test_a_query_of_weight_0_is_silent(data):
             r"unknown feature_transform 'query_minmx': did you mean 'query_minmax'\?",
         ),
         (URank, {"activation": "rellu"}, r"unknown activation 'rellu': did you mean 'relu'\?"),
-        (URank, {"output_activation": "tanhh"}, r"unknown output_activation 'tanhh': did you mean 'tanh'\?"),
+        (URank, {"output_activation": "tanhh"}, r"output_activation: .*, got 'tanhh'; did you mean 'tanh'\?"),
         (URank, {"preset": "paper-mq2008"}, r"preset: is not a setting; make the ranker by URank.from_preset"),
         (URank, {"transform": "standard"}, "transform: expected feature_transform, which is the name"),
         (URank, {"width": 8}, "width: is not a setting of its own; give network_settings={'width': ...}"),
@@ -500,13 +501,13 @@ def test_settings_of_a_network_go_by_their_own_names(data):
 
 def test_each_epoch_meets_the_queries_in_an_order_of_its_own(data, monkeypatch):
     met = []
-    step = Descent.step
+    step = Training.step
 
     def watched(self, queries, rate):
         met.extend(queries.tolist())
         return step(self, queries, rate)
 
-    monkeypatch.setattr(Descent, "step", watched)
+    monkeypatch.setattr(Training, "step", watched)
     URank(max_epochs=3, queries_per_step=4, n_jobs=1).fit(data)
     epochs = np.reshape(met, (3, -1))
     assert len({tuple(epoch) for epoch in epochs}) == 3
@@ -519,8 +520,8 @@ def test_what_is_kept_between_epochs_changes_no_bit(halves, queries_per_step, mo
     train, valid = halves
     ranker = PListMLE(max_epochs=3, hidden=(8,), queries_per_step=queries_per_step, n_jobs=1)  # draws at random
     kept = ranker.fit(train, valid=valid).predict(valid)
-    monkeypatch.setattr("tierank.training.networks.lists._KEPT_BYTES", 0)
-    monkeypatch.setattr("tierank.training.networks.lists._KEPT_DOCUMENTS", 0)
+    monkeypatch.setattr("tierank.rankers.network_scoring._KEPT_BYTES", 0)
+    monkeypatch.setattr("tierank.rankers.network_scoring._KEPT_DOCUMENTS", 0)
     np.testing.assert_array_equal(ranker.fit(train, valid=valid).predict(valid), kept)
 
 
@@ -537,3 +538,63 @@ def test_networks_that_cancel_leave_no_order(tmp_path):
     np.testing.assert_array_equal(loaded.rank(data, k=1).row, data.offsets[:-1])
     loaded.export(tmp_path / "model.c", to="c")
     assert tierank.verify(loaded, tmp_path / "model.c", "c", data).holds
+
+
+class OfFeatures(torch.nn.Module):
+    """A network as other libraries have it: it does not know which documents belong together."""
+
+    def __init__(self, n_features):
+        super().__init__()
+        self.layer = torch.nn.Linear(n_features, 1)
+
+    def forward(self, x):
+        return self.layer(x).squeeze(1)
+
+
+class OfFeaturesAndBatch(OfFeatures):
+    def forward(self, x, batch=None):
+        return super().forward(x)
+
+
+def mean_square(y_pred, y_true):
+    return ((y_pred - y_true) ** 2).mean()
+
+
+def test_a_network_without_a_batch_is_refused_before_training_and_the_fix_works(data):
+    with pytest.raises(ParameterError, match=r"got OfFeatures with forward\(self, x\)") as raised:
+        NetworkRanker("urank", network=OfFeatures).checked_settings()
+    assert raised.value.argument == "network"
+    assert raised.value.fix == "write def forward(self, features, batch=None)"
+    NetworkRanker("urank", network=OfFeaturesAndBatch, max_epochs=1, n_jobs=1).fit(data)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [mean_square, torch.nn.functional.mse_loss, torch.nn.MSELoss(), torch.nn.BCEWithLogitsLoss()],
+    ids=["mean_square", "mse_loss", "MSELoss", "BCEWithLogitsLoss"],
+)
+def test_a_loss_of_scores_and_ratings_is_refused_in_its_first_call_and_the_fix_works(loss, data):
+    for use in (
+        lambda one: NetworkRanker(one, **QUICK).fit(data),
+        lambda one: TreeRanker(one, n_trees=2).fit(data),
+        check_gradient,
+    ):
+        with pytest.raises(
+            ParameterError, match=r"expected a function .* which cannot take a batch: .*Batch"
+        ) as raised:
+            use(loss)
+        assert raised.value.argument == "loss"
+    written = raised.value.fix.partition("write ")[2]
+    name = getattr(loss, "__name__", type(loss).__name__)
+    names = {"torch": torch, name: loss}
+    exec(written, names)
+    check_gradient(names["loss"])
+    ranker = NetworkRanker(names["loss"], **QUICK).fit(data)
+    assert np.isfinite(ranker.history_[0]["loss"])
+    TreeRanker(names["loss"], n_trees=2).fit(data)
+
+
+def test_a_class_is_not_a_loss():
+    with pytest.raises(ParameterError, match=r"pass MSELoss\(\)") as raised:
+        check_gradient(torch.nn.MSELoss)
+    assert (raised.value.argument, raised.value.fix) == ("loss", "pass MSELoss()")

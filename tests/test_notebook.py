@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 import tierank
-from tierank import notebook
-from tierank.description import _LABELS, _PER_RATING
+from tierank import display as notebook
+from tierank.display import Progress, in_notebook
 from tierank.errors import DataError, ParameterError
 from tierank.extras import MissingExtraError
-from tierank.progress import Progress, in_notebook
-from tierank.report import explanation
+from tierank.metrics.description import _LABELS, _PER_RATING
+from tierank.report import figures
 
 mpl.use("Agg")
 EVIL = "<script>alert('&')</script>"
@@ -25,7 +25,7 @@ EVIL = "<script>alert('&')</script>"
 @pytest.fixture(scope="module")
 def shop():
     data = tierank.make_ranking(40, n_features=4, mean_length=8, max_length=12)
-    names = ("price", "age", EVIL, "clicks")
+    names = ("price", "age", EVIL, "stars")
     data = data.replace(feature_names=names)
     train, valid = data.split(0.7, 0.3)
     ranker = tierank.LambdaMART(n_trees=6).fit(train, valid=valid)
@@ -127,6 +127,7 @@ def test_texts_have_the_numbers(shown, shop):
     assert "drift" in str(tierank.describe(shop.data, shop.valid))
 
 
+@pytest.mark.filterwarnings("ignore:column .colour. gives the rating away")
 def test_an_explanation_names_the_levels_of_categories():
     colours = np.tile(["red", "blue", "red", "green"], 20)
     table = pd.DataFrame({"price": np.arange(80.0) % 7, "colour": colours})
@@ -208,7 +209,7 @@ def test_history_is_drawn_with_what_was_kept(shop, axes):
     line, dot = axes.get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [row["ndcg@10"] for row in shop.ranker.history_])
     assert dot.get_ydata()[0] == pytest.approx(shop.ranker.best_["ndcg@10"])
-    with pytest.raises(DataError, match="nothing to draw"):
+    with pytest.raises(DataError, match="ranker: expected one that was fitted with validation data"):
         tierank.plot_history(shop.linear, axes=axes)
     with pytest.raises(ParameterError, match="unknown metric of this history 'ndcg@11'"):
         tierank.plot_history(shop.ranker, "ndcg@11", axes=axes)
@@ -324,15 +325,22 @@ def test_bars_with_long_names_have_room(length, n, tmp_path, monkeypatch):
         features, np.digitize(features[:, 0] + rng.normal(size=300), [0, 1]), np.arange(300) // 10, feature_names=names
     )
     ranker = tierank.UMart(n_trees=5, n_jobs=1).fit(data)
-    figures = []
-    monkeypatch.setattr(explanation, "save_figure", lambda figure, _: figures.append(figure))
-    explanation.draw_explanation(tierank.explain_pair(ranker, data, 3, 1, 2), tmp_path / "why.png")
-    figures.append(tierank.plot_importance(ranker).figure)
-    for figure in figures:
+    drawn = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, _: drawn.append(figure))
+    figures.draw_explanation(tierank.explain_pair(ranker, data, 3, 1, 2), tmp_path / "why.png")
+    drawn.append(tierank.plot_importance(ranker).figure)
+    for figure in drawn:
         figure.savefig(tmp_path / "figure.png")  # the layout is computed on drawing
         inches = figure.get_tightbbox()
         assert (inches.min >= -0.01).all()
         assert (inches.max <= figure.get_size_inches() + 0.01).all()
         assert figure.axes[0].get_position().width > 0.4
     if n == 1:
-        assert figures[-1].get_size_inches()[1] < 2
+        assert drawn[-1].get_size_inches()[1] < 2
+
+
+def test_a_list_of_explanations_is_shown_as_each_of_them(shop):
+    found = tierank.explain_query(shop.ranker, shop.valid, shop.valid.query_ids[0], k=2)
+    assert isinstance(found, list)
+    assert found._repr_html_() == found[0]._repr_html_() + found[1]._repr_html_()
+    assert str(found) == f"{found[0]}\n\n{found[1]}"

@@ -26,8 +26,8 @@ def run_cell(source, space, name):
     assert shown is None or len(shown._repr_html_()) > 40
 
 
-def test_there_are_three_notebooks():
-    assert [path.stem for path in NOTEBOOKS] == ["retraining", "segments", "shop"]
+def test_there_are_four_notebooks():
+    assert [path.stem for path in NOTEBOOKS] == ["paper", "retraining", "segments", "shop"]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -44,5 +44,5 @@ def test_a_notebook_runs(notebook, tmp_path, monkeypatch, capsys):
             run_cell("".join(cell["source"]), space, f"{notebook.name}, cell {i}")
     plt.close("all")
     served = "served: {'" if find_spec("uvicorn") and find_spec("starlette") else ""
-    expected = {"shop": served, "retraining": "this week: +", "segments": "device phone: -"}
+    expected = {"paper": "uRank: 4.80", "shop": served, "retraining": "this week: +", "segments": "device phone: -"}
     assert expected[notebook.stem] in capsys.readouterr().out

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import tierank
 from tests.thread_team import in_threads
 from tierank.errors import DataError, ParameterError
-from tierank.training import blend, order
-from tierank.training.numbering import Numbering
-from tierank.training.order import canonical_rows, digest_features
+from tierank.rankers import blend as blend
+from tierank.rankers import order
+from tierank.rankers.order import Numbering, canonical_rows, digest_features
 from tierank.transforms import TRANSFORMS, Piecewise, SideBySide, Standard
 
 # Few values, among them powers of two and twins, so that queries are alike in all ways in which they can be.
@@ -128,7 +128,7 @@ def test_transforms_of_parts_are_those_of_all_documents(name, drawn):
 
 
 def test_quantiles_of_many_documents_are_those_of_the_same_sample(monkeypatch):
-    monkeypatch.setattr("tierank.transforms.sampling._SAMPLE", 50)
+    monkeypatch.setattr("tierank.transforms._SAMPLE", 50)
     data = tierank.make_ranking(30, n_features=4, mean_length=9, max_length=30)
     assert data.n_documents > 200
     expected = TRANSFORMS["quantile"]().fit(data).state()
@@ -154,9 +154,9 @@ def test_transforms_that_only_learn_need_all_documents():
         with pytest.raises(ParameterError, match=r"expected transforms that define learn_in_team if .*, got Shifted"):
             raise error
     assert not SideBySide([Standard(), Shifted()]).takes_parts
-    assert not tierank.URank(feature_transform=Shifted()).takes_parts()
-    assert not tierank.UBoost(base=tierank.URank(feature_transform=Shifted())).takes_parts()
-    assert tierank.URank().takes_parts()
+    assert "parts" not in tierank.URank(feature_transform=Shifted()).capabilities()
+    assert "parts" not in tierank.UBoost(base=tierank.URank(feature_transform=Shifted())).capabilities()
+    assert "parts" in tierank.URank().capabilities()
 
 
 def test_the_digest_of_features_does_not_depend_on_how_many_are_read_at_a_time(monkeypatch):

@@ -1,5 +1,6 @@
 """Judgements, off-policy values, interleaving and power: worked by hand, and true on average."""
 
+import itertools
 import math
 import statistics
 import tracemalloc
@@ -9,9 +10,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest, norm
 
 import tierank
+from benchmarks.calibration import interleaving
 from tierank.clicks import (
     CLICK_MODELS,
     INTERLEAVINGS,
@@ -32,7 +34,7 @@ from tierank.clicks import (
 )
 from tierank.clicks.interleaving import optimized_lists
 from tierank.clicks.offpolicy import new_ranks
-from tierank.training.expectation import LEARNING_RATE, N_ROUNDS, expect_ratings
+from tierank.rankers.smoothed_judgements import LEARNING_RATE, N_ROUNDS, expect_ratings
 
 WITH_DOCUMENTS = sorted(set(CLICK_MODELS) - {"ctr"})
 
@@ -86,7 +88,7 @@ def test_judgements_are_written_and_read(tmp_path):
     )  # fmt: skip
     found = judgements(log, "sdbn")
     found.write(tmp_path / "judgements.csv")
-    read = tierank.read(tmp_path / "judgements.csv")
+    read = tierank.read(tmp_path / "judgements.csv", ignore=["n_clicks"])
     assert read.restore(read.ratings).tolist() == found.rating.tolist()
     assert read.restore(read.row_weight).tolist() == found.weight.tolist()
 
@@ -219,7 +221,7 @@ def test_rated_data_do_not_depend_on_threads_or_on_the_order_of_rows(data, score
 
 
 def test_without_differences_all_queries_count_the_same():
-    log = ClickLog.of(session=[1, 2], query=["q", "r"], document=["a", "a"], position=[1, 1], clicked=[1, 1])
+    log = ClickLog.of(session=[1, 2], query=["q", "r"], document=["a", "a"], position=[1, 1], clicked=[0, 0])
     data = tierank.RankingDataset(np.eye(2), qid=["q", "r"], document_ids=["a", "a"])
     assert judgements(log, "pbm").rate(data).query_weight.tolist() == [1, 1]
 
@@ -270,7 +272,7 @@ def test_categories_are_expected_to_differ_in_any_way():
 
 
 def test_bins_of_a_sample_do_not_depend_on_the_order_of_rows(data, monkeypatch):
-    monkeypatch.setattr("tierank.training.lightgbm_adapter._SAMPLE", 50)
+    monkeypatch.setattr("tierank.rankers.lightgbm._SAMPLE", 50)
     rng = np.random.default_rng(3)
     position, weight = rng.integers(1, 11, data.n_documents) / 1.0, rng.random(data.n_documents)
     expected = expect_ratings(data.replace(row_weight=weight), position)
@@ -284,7 +286,7 @@ def test_bins_of_a_sample_do_not_depend_on_the_order_of_rows(data, monkeypatch):
 @pytest.mark.parametrize("sample", [50, 200_000])
 def test_twins_at_other_positions_have_an_order_too(sample, monkeypatch):
     """Documents with the same features and ratings, and whole queries of them, that were shown elsewhere."""
-    monkeypatch.setattr("tierank.training.lightgbm_adapter._SAMPLE", sample)
+    monkeypatch.setattr("tierank.rankers.lightgbm._SAMPLE", sample)
     rng, n_queries, length = np.random.default_rng(0), 40, 8
     of_pair = rng.integers(0, 3, (n_queries // 2, 1, length // 2, 1, 3)).astype(float)
     values = np.broadcast_to(of_pair, (n_queries // 2, 2, length // 2, 2, 3)).reshape(-1, 3)
@@ -300,9 +302,9 @@ def test_twins_at_other_positions_have_an_order_too(sample, monkeypatch):
 
 
 def test_features_are_not_copied_for_predictions_from_similar_documents(monkeypatch):
-    monkeypatch.setattr("tierank.training.lightgbm_adapter._SAMPLE", 200)
-    monkeypatch.setattr("tierank.training.lightgbm_adapter._BATCH", 1 << 18)
-    monkeypatch.setattr("tierank.training.expectation.N_ROUNDS", 2)
+    monkeypatch.setattr("tierank.rankers.lightgbm._SAMPLE", 200)
+    monkeypatch.setattr("tierank.rankers.lightgbm._BATCH", 1 << 18)
+    monkeypatch.setattr("tierank.rankers.smoothed_judgements.N_ROUNDS", 2)
     rng = np.random.default_rng(4)
     features = rng.random((8000, 300), np.float32)
     data = tierank.RankingDataset(features, features[:, 0], np.repeat(np.arange(400), 20))
@@ -434,7 +436,106 @@ def test_errors_of_judgements(data):
         judgements(log, "pbm").rate(other)
 
 
+def with_ids(data, ids, rows=None):
+    """The same documents with ids, in the order of some rows."""
+    rows = np.arange(data.n_documents) if rows is None else rows
+    queries = data.restore(data.query_of_row)
+    return tierank.RankingDataset(data.features[rows], qid=queries[rows], document_ids=np.asarray(ids, object)[rows])
+
+
+@pytest.fixture(scope="module")
+def shown(data, scores):
+    """Documents with ids, and a log of five of each query."""
+    documents = with_ids(data, [f"d{i}" for i in range(data.n_documents)])
+    rated = documents.replace(ratings=data.ratings)
+    return documents, simulate_clicks(rated, scores[1], n_sessions=2000, k=5, seed=2).log
+
+
+def test_ids_that_hardly_match_warn(shown):
+    documents, log = shown
+    judged = judgements(log, "pbm")
+    n = documents.n_documents
+    assert len(judged) < n / 2  # most documents of the data were never shown, which is usual
+    whole = judged.rate(documents)
+    assert whole.n_unjudged == n - len(judged)
+    assert judged.rate(documents.select([3, 5])).n_unjudged < n / 2  # part of the queries, as well
+    few = [i for i in range(n) if f"d{i}" in set(judged.document[:10])]
+    other = with_ids(documents, [f"d{i}" if i in few else f"e{i}" for i in range(n)])
+    with pytest.warns(
+        UserWarning,
+        match=r"only \d+ of \d+ documents \(\d+%\) are in both the data and the log.*'e10'\) is only in the data",
+    ):
+        assert judged.rate(other).n_unjudged == n - 10
+    strange = tierank.RankingDataset(
+        documents.features,
+        qid=[f"q{q}" if q > 3 else q for q in documents.query_of_row],
+        document_ids=documents.document_ids,
+    )
+    with pytest.warns(UserWarning, match="only 4 of 40 query ids .10%. are in both the data and the log"):
+        judged.rate(strange)
+
+
+def test_documents_without_ids_are_rows(data, scores, shown):
+    """A log that was simulated with data without ids says their rows, whatever the order of the rows."""
+    shuffled = np.random.default_rng(3).permutation(data.n_documents)
+    queries, ratings = data.restore(data.query_of_row)[shuffled], data.restore(data.ratings)[shuffled]
+    rows = tierank.RankingDataset(data.features[shuffled], ratings, qid=queries)
+    log = simulate_clicks(rows, scores[0][shuffled], n_sessions=2000, k=5).log
+    plain = ClickLog.of(
+        **{name: log.to_columns()[name] for name in ("session", "query", "document", "position", "clicked")}
+    )
+    judged = judgements(plain, "pbm")
+    ids = tierank.RankingDataset(rows.restore(rows.features), qid=queries, document_ids=np.arange(data.n_documents))
+    assert np.array_equal(judged.rate(rows).ratings, judged.rate(ids).ratings, equal_nan=True)
+    lists = [tierank.clicks.training_data(one, rows) for one in (plain, log)]
+    assert np.array_equal(lists[0].features, lists[1].features)
+    for wrong, other in ((rows.select([1, 2]), judged), (rows, judgements(shown[1], "pbm"))):
+        with pytest.raises(
+            tierank.DataError, match="data: expected documents with ids, got none; read data that have a"
+        ):
+            other.rate(wrong)
+
+
 # Off-policy values
+
+
+def test_scores_of_a_data_set_are_those_of_its_rows(shown):
+    documents, log = shown
+    rng = np.random.default_rng(0)
+    by_id = {name: rng.normal() for name in documents.document_ids}
+    columns = {name: values for name, values in log.to_columns().items() if name not in ("row", "rating")}
+    order = rng.permutation(log.n_rows)
+    scattered = ClickLog.of(**{name: values[order] for name, values in columns.items()})
+    backwards = with_ids(documents, documents.document_ids, np.arange(documents.n_documents)[::-1])
+    expected = evaluate_ranking(scattered, [by_id[name] for name in columns["document"][order]], 1 / np.arange(1, 6))
+    for data, one in itertools.product((documents, backwards), (log, scattered)):
+        scores = data.restore(np.array([by_id[name] for name in data.document_ids]))
+        found = evaluate_ranking(one, scores, 1 / np.arange(1, 6), data=data)
+        assert found.value == pytest.approx(expected.value)
+    with pytest.raises(tierank.DataError, match=r"scores: expected \d+ scores, one per row of the data, got 3"):
+        evaluate_ranking(log, [1.0] * 3, [1.0], data=documents)
+    with pytest.raises(
+        tierank.DataError, match="one per row of the log, got 3; with one score per row of your data, pass"
+    ):
+        evaluate_ranking(log, [1.0] * 3, [1.0])
+    with pytest.raises(tierank.ParameterError, match="data: expected None if scores is a column of the log"):
+        evaluate_ranking(log, "rating", [1.0], data=documents)
+    with pytest.raises(tierank.DataError, match="data: expected all documents that the log shows, got no document"):
+        evaluate_ranking(scattered, [1.0] * 5, [1.0], data=with_ids(documents, documents.document_ids, np.arange(5)))
+
+
+@pytest.mark.parametrize("method", ["ips", "snips", "dr"])
+def test_what_is_earned_is_what_the_words_say(data, scores, method):
+    """Clicks: how many users would make. DCG: attractiveness as gain, by the new ranks, examined or not."""
+    log, truth = simulate_clicks(data, scores[0], n_sessions=20_000, k=5, noise=0.2, seed=3)
+    new = scores[1][log.column("row")]
+    attraction = truth.attraction_[truth.items_.find(log)]
+    ranks = new_ranks(log, new)
+    for metric, worth in (("clicks", truth.examination_[ranks - 1]), ("dcg", 1 / np.log2(1 + ranks))):
+        found = evaluate_ranking(log, scores[1], truth.examination_, metric=metric, method=method, data=data)
+        expected = log.per_session(worth * attraction).mean()
+        assert abs(found.value - expected) < 4 * found.standard_error
+        assert found.standard_error < expected / 20
 
 
 def test_values_worked_by_hand():
@@ -533,7 +634,7 @@ def test_errors_of_values():
     log = ClickLog.of(session=[1, 1], document=[1, 2], position=[1, 2], clicked=[1, 0])
     with pytest.raises(tierank.ParameterError, match="unknown method 'dm'"):
         estimate_value([1.0], [1.0], method="dm")
-    with pytest.raises(tierank.DataError, match="dr needs predictions; pass predicted and predicted_target"):
+    with pytest.raises(tierank.DataError, match=r"predicted: expected predictions, which .* got none; pass predicted"):
         estimate_value([1.0], [1.0], method="dr")
     with pytest.raises(tierank.DataError, match="weight: expected numbers >= 0, got -1"):
         estimate_value([1.0], [-1.0])
@@ -563,31 +664,48 @@ def test_interleaved_lists_have_each_document_once(method):
         assert shown.outcome([False] * 5) == 0
 
 
-@pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
-def test_clicks_at_random_favour_nobody(method):
-    rng = np.random.default_rng(0)
-    chances = 1 / np.arange(1, 5)
-    outcomes = []
-    for _ in range(4000):
-        shown = interleave(A, B, method=method, k=4, seed=rng)
-        outcomes.append(shown.outcome(rng.random(4) < chances))
-    assert abs(np.mean(outcomes)) < 4 * np.std(outcomes) / math.sqrt(4000)
+class Replay(np.random.Generator):
+    """Draws that are given in advance, and 0 after these; ``ways`` has the chances of all values of each draw."""
+
+    def __init__(self, given):
+        super().__init__(np.random.PCG64(0))
+        self.given, self.ways = list(given), []
+
+    def choice(self, n, p):
+        self.ways.append(p)
+        return self.given.pop(0) if self.given else 0
+
+    def integers(self, n):
+        return self.choice(n, np.full(n, 1 / n))
+
+
+def all_interleaved(first, second, method, k):
+    """Every list that a method may show, and its chance."""
+    begun = [()]
+    while begun:
+        rng = Replay(drawn := begun.pop())
+        shown = interleave(first, second, method=method, k=k, seed=rng)
+        draws = drawn + (0,) * (len(rng.ways) - len(drawn))
+        yield shown, math.prod(p[i] for p, i in zip(rng.ways, draws, strict=True))
+        for at in range(len(drawn), len(draws)):
+            begun += [(*draws[:at], other) for other in range(1, len(rng.ways[at])) if rng.ways[at][other] > 0]
 
 
 @pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [("a", "bcd"), ("ab", "bcdefg"), ("ab", "abcdef"), ("abc", "cabdef"), ("abcd", "e"), ("ab", "ab")],
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
+    st.integers(1, 4),
 )
-def test_clicks_at_random_do_not_favour_the_longer_list(method, first, second):
-    """The mean credit at each rank is 0, whoever has more documents."""
-    n = 3000
-    for k in (1, 2, 3, 8):
-        rng = np.random.default_rng(k)
-        shown = [interleave(first, second, method=method, k=k, seed=rng) for _ in range(n)]
-        assert {len(one.documents) for one in shown} == {min(k, len({*first, *second}))}
-        credit = np.array([one.credit for one in shown])
-        assert (np.abs(credit.mean(axis=0)) <= 5 * credit.std(axis=0) / math.sqrt(n) + 1e-12).all()
+def test_clicks_that_ignore_documents_favour_nobody(method, first, second, k):
+    """The mean credit at each rank is 0, over all lists with their chances, also for lists of different lengths."""
+    shown, chances = zip(*all_interleaved(first, second, method, k), strict=True)
+    assert sum(chances) == pytest.approx(1)
+    assert {len(one.documents) for one in shown} == {min(k, len({*first, *second}))}
+    assert np.abs(np.array(chances) @ np.array([one.credit for one in shown])).max() < 1e-8
+    if first == second:
+        assert method == "team-draft" or not np.any([one.credit for one in shown])
 
 
 @pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
@@ -599,7 +717,7 @@ def test_the_ranker_with_the_relevant_document_on_top_wins(method):
         shown = interleave(good, poor, method=method, k=4, seed=rng)
         outcomes.append(shown.outcome([document == "x" for document in shown.documents]))
     found = preference(outcomes)
-    assert found.share > 0.9
+    assert found.mean > 0
     assert found.p < 1e-6
 
 
@@ -639,19 +757,80 @@ def test_lists_that_end_early():
         assert set(interleave(["a"], ["a", "b"], method=method, k=9).documents) == {"a", "b"}
 
 
-@settings(max_examples=50)
-@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=60))
-def test_the_sign_test_is_that_of_scipy(outcomes):
+# A document moved to the top: many sessions with a little credit for the first, few with much for the second.
+def test_many_little_wins_are_no_preference():
+    assert preference([0.1] * 90 + [-0.9] * 10).p == pytest.approx(1)
+    assert preference([0.1] * 85 + [-0.9] * 15).mean == pytest.approx(-0.05)
+    rng = np.random.default_rng(0)
+    outcomes = []
+    for _ in range(1000):
+        shown = interleave("abcdefghij", "fabcdeghij", method="optimized", k=5, seed=rng)
+        outcomes.append(shown.outcome(np.arange(5) == rng.integers(5)))
     found = preference(outcomes)
-    wins, losses = outcomes.count(1.0), outcomes.count(-1.0)
-    assert (found.wins, found.losses, found.ties) == (wins, losses, outcomes.count(0.0))
-    if wins + losses:
-        oracle = binomtest(wins, wins + losses)
-        assert found.p == pytest.approx(oracle.pvalue)
-        interval = oracle.proportion_ci(method="wilson")
-        assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    else:
-        assert found.p == 1
+    assert found.wins > 4 * found.losses
+    assert found.p > 0.05
+    assert found.low < 0 < found.high
+
+
+LIKED = [name for name in interleaving.PAIRS if name != "random permutations"]
+
+
+@pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
+@pytest.mark.parametrize("pair", sorted(interleaving.PAIRS))
+def test_a_preference_is_seen_where_there_is_one(method, pair):
+    """p < 0.05 in 5% of experiments without a preference, whatever clicks depend on; the better list wins."""
+    runs = [
+        interleaving.experiment(method, interleaving.PAIRS[pair], interleaving.INDIFFERENT, 60, (i,)) for i in range(20)
+    ]
+    most = binom.isf(1e-6, 20, 0.07)
+    for users in interleaving.INDIFFERENT:
+        assert sum(run[users].p < 0.05 for run in runs) <= most
+    if pair in LIKED:
+        found = interleaving.experiment(method, interleaving.PAIRS[pair], {"": interleaving.choosy}, 3000, (0,))[""]
+        assert found.mean > 0
+        assert found.p < 0.01
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=1, max_size=60).filter(any),
+    st.sampled_from([0.8, 0.95, 0.99]),
+    st.sampled_from([1.0, 0.01, -1.0, 1e200, 1e-200]),
+)
+def test_the_mean_has_a_test_and_an_interval_that_agree(outcomes, level, scale):
+    x = np.array(outcomes)
+    found = preference(x, level=level)
+    assert (found.wins, found.losses, found.ties) == ((x > 0).sum(), (x < 0).sum(), (x == 0).sum())
+    assert found.mean == pytest.approx(x.mean())
+    p = 2 * norm.sf(abs(x.sum()) / math.sqrt((x**2).sum()))
+    assert found.p == pytest.approx(max(p, 2.0 ** (1 - np.count_nonzero(x))))
+    for end in (found.low, found.high):  # a mean that is just not rejected
+        reach = norm.isf((1 - level) / 2) * math.sqrt(max((x**2).mean() - end**2, 0) / len(x))
+        assert abs(x.mean() - end) == pytest.approx(reach, abs=1e-6)
+    assert (found.low <= 0 <= found.high) == (p >= 1 - level) or p == pytest.approx(1 - level)
+    scaled = preference(scale * x, level=level)
+    assert scaled.p == pytest.approx(found.p)
+    ends = sorted((scaled.low / scale, scaled.high / scale))
+    assert ends == pytest.approx([found.low, found.high], abs=1e-9)
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(8, 1), (1, 0), (4, 0), (30, 50), (0, 100)])
+def test_outcomes_of_1_and_minus_1_worked_by_hand(wins, losses):
+    """McNemar's test, and Wilson's interval of the share of wins."""
+    found = preference([1] * wins + [-1] * losses)
+    n = wins + losses
+    assert found.p == pytest.approx(max(2 * norm.sf(abs(wins - losses) / math.sqrt(n)), 2.0 ** (1 - n)))
+    share = binomtest(wins, n).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((2 * share.low - 1, 2 * share.high - 1))
+
+
+def test_few_sessions_prove_nothing():
+    for n in range(1, 6):
+        for credit in (1.0, 0.25, -1 / 3):
+            assert preference([credit] * n + [0] * 50).p == pytest.approx(2.0 ** (1 - n))
+    found = preference([0.0] * 3)
+    assert (found.mean, found.p) == (0, 1)
+    assert math.isnan(found.low)
 
 
 def test_errors_of_interleaving():
@@ -674,6 +853,10 @@ def test_sample_sizes_have_the_power(power):
         n = interleaving_sample_size(share=share, ties=ties, power=power)
         assert interleaving_power(n, share=share, ties=ties) >= power - 1e-12
         assert interleaving_power(n - 1, share=share, ties=ties) < power
+    for mean, sd in ((0.02, 0.3), (-0.5, 0.1)):
+        n = interleaving_sample_size(mean=mean, sd=sd, power=power)
+        assert interleaving_power(n, mean=mean, sd=sd) >= power - 1e-12
+        assert interleaving_power(n - 1, mean=mean, sd=sd) < power
     for base, lift, sd in ((0.3, 0.05, None), (0.3, -0.05, None), (2.5, 0.01, 4.0)):
         n = ab_sample_size(base=base, lift=lift, sd=sd, power=power)
         assert ab_power(n, base=base, lift=lift, sd=sd) >= power - 1e-12
@@ -689,6 +872,21 @@ def test_power_is_that_of_experiments():
         wins = rng.binomial(m, share)
         is_seen.append(preference([1] * wins + [-1] * (m - wins)).p < 0.05)
     assert np.mean(is_seen) == pytest.approx(interleaving_power(n, share=share, ties=ties), abs=0.05)
+    mean = (2 * share - 1) * (1 - ties)
+    assert interleaving_power(n, mean=mean, sd=math.sqrt(1 - ties - mean**2)) == pytest.approx(
+        interleaving_power(n, share=share, ties=ties)
+    )
+
+
+def test_power_is_that_of_experiments_with_skewed_credits():
+    """Five sessions in six earn the first ranker 0.2, the others cost it up to 1."""
+    rng = np.random.default_rng(0)
+    values, chances = [0.2, -1.0], [0.9, 0.1]
+    mean = float(np.dot(values, chances))
+    sd = math.sqrt(np.dot(np.square(values), chances) - mean**2)
+    n = interleaving_sample_size(mean=mean, sd=sd, power=0.7)
+    seen = [preference(rng.choice(values, n, p=chances)).p < 0.05 for _ in range(600)]
+    assert np.mean(seen) == pytest.approx(0.7, abs=0.08)
 
 
 def test_sample_size_of_two_rates_worked_by_hand():
@@ -715,6 +913,11 @@ def test_power_is_computed_in_double_precision(kind):
 def test_errors_of_power():
     with pytest.raises(tierank.ParameterError, match=r"share: expected a number > 0\.5 and < 1, got 0\.5"):
         interleaving_sample_size(share=0.5)
+    with pytest.raises(tierank.ParameterError, match="mean: expected a number > 0, got 0"):
+        interleaving_sample_size(mean=0.0, sd=1.0)
+    for wrong in ({}, {"mean": 0.1}, {"share": 0.6, "sd": 1.0}, {"mean": 0.1, "sd": 1.0, "ties": 0.5}):
+        with pytest.raises(tierank.ParameterError, match="expected share, with or without ties, or mean and sd, got"):
+            interleaving_power(10, **wrong)
     with pytest.raises(tierank.ParameterError, match="lift: expected a number > 0, got 0"):
         ab_sample_size(base=0.3, lift=0.0)
     with pytest.raises(tierank.ParameterError, match="base: expected a number > 0 and < 1, got 3"):

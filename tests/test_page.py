@@ -15,11 +15,11 @@ import tierank
 from tierank import DataError, RankingDataset, cli
 from tierank.experiments.crossval import cross_validate
 from tierank.report import charts
-from tierank.report.insight import explain_documents, find_swaps
+from tierank.report.explanation import explain_documents, find_swaps
 from tierank.report.markup import as_json
 from tierank.report.page import make_report
 from tierank.report.profile import find_troubles, make_profile
-from tierank.report.viewer import Lists, Titles, make_viewer
+from tierank.report.viewer import RunLists, Titles, make_viewer
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 # Text that would be run, or would end the block that it stands in, if it were taken for markup.
@@ -406,7 +406,7 @@ def test_a_page_with_models_that_cannot_be_explained(tmp_path):
         "plain": tierank.LambdaMART(**few),
     }
     run = cross_validate(rankers, str(tmp_path / "data.csv"), out=tmp_path / "run", n_jobs=1)
-    lists = Lists(run)
+    lists = RunLists(run)
     for best, rival in (("lines", "plain"), ("chosen", "plain")):
         assert find_swaps(lists, "ndcg@10", best, rival) == []
     swaps = find_swaps(lists, "ndcg@10", "plain", "chosen")
@@ -415,7 +415,7 @@ def test_a_page_with_models_that_cannot_be_explained(tmp_path):
 
 
 def test_long_lists_are_cut_and_the_page_says_so(run):
-    lists = Lists(run)
+    lists = RunLists(run)
     whole = lists.encode(["ndcg@10"])
     assert whole["depth"] == lists.lengths.max()
     small = lists.encode(["ndcg@10"], budget=1)
@@ -431,7 +431,7 @@ def test_long_lists_are_cut_and_the_page_says_so(run):
 
 
 def test_ranks_follow_scores_and_rows_break_ties(run, monkeypatch):
-    lists = Lists(run)
+    lists = RunLists(run)
     n = len(lists.ratings)
     monkeypatch.setattr(run, "scores", lambda system, fold, seed: np.zeros(run.tests[fold].n_documents))
     assert all((ranks == lists.row).all() for ranks in lists.ranks.values())
@@ -477,8 +477,9 @@ def test_axes_have_round_ticks_that_hold_all_values():
         assert len({axis.label(tick) for tick in axis.ticks}) == len(axis.ticks)
         for tick in axis.ticks:
             assert float(axis.label(tick).replace(",", "")) == pytest.approx(tick, abs=1e-9)
-    flat = charts.Axis.over([0.0, 0.0], 0, 100, zero=True)
-    assert flat.low <= 0 < flat.high
+    for values in ([0.0, 0.0], [0.0, 1e-16], [-2e-17, 1e-17]):  # equal, up to rounding
+        flat = charts.Axis.over(values, 0, 100, zero=True)
+        assert flat.low <= 0 < flat.high
 
 
 # Data
@@ -525,7 +526,7 @@ def test_profile_finds_what_looks_wrong():
     assert '<section id="drift"' not in make_profile(tierank.profile(data), "toy")
     assert json.loads(json.dumps(tierank.profile(data).to_dict(), allow_nan=False))["features"][0]["drift"] is None
     narrow = RankingDataset(moved[:, :2], ratings, qid=np.arange(400) // 10)
-    with pytest.raises(DataError, match="test: expected the features of the data, 6, got 2"):
+    with pytest.raises(DataError, match="test: expected the same features, 6, got 2"):
         tierank.profile(data, narrow)
 
 
@@ -574,3 +575,16 @@ def test_the_dot_is_the_round_that_was_kept(run, monkeypatch):
         make_report(run)
         assert drawn
         assert all(set(marks.values()) == set(expected) for marks in drawn)
+
+
+def test_the_column_that_the_leaderboard_is_sorted_by_stays_in_sight_on_narrow_screens(tmp_path):
+    data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20).split(0.6, 0.2, 0.2)
+    run = tierank.cross_validate(tierank.UMart(n_trees=3), [data], metrics=["ndcg@1", "ndcg@10", "map"])
+    tierank.write_report(run, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    leaderboard = page.partition('class="leaderboard"')[2].partition("</table>")[0]
+    assert re.findall(r'<t[hd][^>]*class="sorted"[^>]*>(.{6})', leaderboard)[0] == "@10</t"
+    value = f"{run.comparison.mean('umart', 'ndcg@10'):.4f}"
+    assert re.findall(r'<td[^>]*class="sorted"[^>]*>\s*<b>([^<]*)', leaderboard) == [value]
+    narrow = page.partition("@media (max-width: 720px)")[2].partition("@media")[0]
+    assert re.search(r"table\.leaderboard \.sorted \{ position: sticky; right: 0; background", narrow)

@@ -6,19 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_losses as reference
 import torch
 
 import tierank
+from benchmarks import similar_queries
 from benchmarks.claims import Query, Shape, loop_plistmle
-from tierank import LambdaMART, NetworkRanker, ParameterError, UBoost, UMart, URank, UrBoost
-from tierank.losses import LOSSES, Batch, stepwise_urank, urank, windowed_urank
+from tierank import LambdaMART, NetworkRanker, ParameterError, UBoost, UMart, URank, UrBoost, paper
+from tierank.losses import LOSSES, Batch, LambdaRankObjective, UMartObjective, stepwise_urank, urank, windowed_urank
 from tierank.networks import CELLS, MLP, TierRNN, draw_glorot
-from tierank.objectives import LambdaRankObjective, UMartObjective
-from tierank.training.boosted import find_residuals
-from tierank.training.model import Resources
-from tierank.training.networks import QueryLists
-from tierank.transforms import TRANSFORMS
+from tierank.rankers.model import Resources
 
 QUICK = {**URank.PRESETS["plain-inputs"], "max_epochs": 3, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
 OHSUMED = Path(__file__).parents[2] / "shared/data/OHSUMED"
@@ -165,7 +161,7 @@ def test_what_cannot_be_exported_or_explained_says_so(halves, tmp_path):
     with pytest.raises(ParameterError, match="inference: expected 'first', to explain scores"):
         ranker.model_.member_contributions(train, np.array([0]), np.array([1]), Resources(1))
     with pytest.raises(ParameterError, match="inference: expected 'first' with several learners"):
-        UrBoost(inference="documents").check_settings()
+        UrBoost(inference="documents").checked_settings()
 
 
 # Windows
@@ -174,36 +170,17 @@ def test_what_cannot_be_exported_or_explained_says_so(halves, tmp_path):
 @pytest.mark.parametrize("window", [1, 2, 3, 100])
 def test_windows_of_steps_equal_a_loop(window):
     batch, _ = queries()
-    table = np.random.default_rng(3).normal(size=(4, batch.n_documents))
-    scores = [torch.tensor(table[t])[step.rows].requires_grad_() for t, step in enumerate(batch.steps)]
+    table = torch.tensor(np.random.default_rng(3).normal(size=(5, batch.n_documents)))
+    scores = [table[t][step.rows].requires_grad_() for t, step in enumerate(batch.steps)]
     values = stepwise_urank(scores, batch, window=window)
     expected = [
-        reference.stepwise_windowed_urank(ratings, table[: len(set(ratings)) - 1, start:end], window)
+        paper.urank_loss(torch.tensor(ratings), table[: len(set(ratings)), start:end], window).item()
         for ratings, (start, end) in zip(RATINGS, pairwise(batch.offsets.tolist()), strict=True)
     ]
     np.testing.assert_allclose(values.detach(), expected, rtol=1e-12)
     assert torch.autograd.gradcheck(lambda *given: stepwise_urank(given, batch, window=window), scores)
     if window == 100:
         np.testing.assert_allclose(values.detach(), stepwise_urank(scores, batch).detach(), rtol=1e-12)
-
-
-@pytest.mark.parametrize("window", [None, 1, 2, 5])
-def test_residuals_follow_the_window(halves, window):
-    """-dL / dF by differences of the slow twin of Eq. 3."""
-    train = halves[0].select(np.arange(4))
-    lists = QueryLists(train, TRANSFORMS["none"](), True, "exp2", Resources(1))
-    scores = np.random.default_rng(0).normal(size=train.n_documents)
-    residuals = np.empty(train.n_documents)
-    residuals[lists.order] = find_residuals(scores, lists, window).numpy()
-    step = 1e-5
-    for start, end in pairwise(train.offsets.tolist()):
-        ratings, own = train.ratings[start:end].tolist(), scores[start:end]
-        for d in range(end - start):
-            up, down = (
-                reference.windowed_urank(ratings, own + sign * step * np.eye(end - start)[d], window)
-                for sign in (1, -1)
-            )
-            assert residuals[start + d] == pytest.approx(-(up - down) / (2 * step), abs=2e-5)
 
 
 def test_a_window_changes_what_is_learned_and_a_wide_one_does_not(halves):
@@ -215,7 +192,7 @@ def test_a_window_changes_what_is_learned_and_a_wide_one_does_not(halves):
         assert np.abs(narrow - plain).max() > 1e-4
         np.testing.assert_allclose(wide, plain, atol=1e-4)
     with pytest.raises(ParameterError, match="window: expected an integer >= 1"):
-        URank(window=0).check_settings()
+        URank(window=0).checked_settings()
 
 
 # Precision
@@ -303,8 +280,8 @@ def test_all_trees_can_be_kept(halves):
     assert best.n_rounds_ < kept.n_rounds_ == 30
     without = UMart(n_trees=30, learning_rate=0.5).fit(train)
     np.testing.assert_array_equal(kept.predict(valid), without.predict(valid))
-    with pytest.raises(ParameterError, match="patience: expected its default with keep='all'"):
-        UMart(keep="all", patience=3).check_settings()
+    with pytest.raises(ParameterError, match="patience: has no effect with keep='all'"):
+        UMart(keep="all", patience=3).checked_settings()
 
 
 def test_lambdarank_of_lightgbm_2_is_umart_with_a_window_of_one():
@@ -331,8 +308,8 @@ def test_one_pair_of_lightgbm_2_by_hand():
 
 @pytest.mark.parametrize("settings", [{"truncation": 10}, {"norm": False}])
 def test_lightgbm_2_has_neither_truncation_nor_norm(settings):
-    with pytest.raises(ParameterError, match="expected its default with version='lightgbm-2', which does not read it"):
-        LambdaMART(version="lightgbm-2", **settings).check_settings()
+    with pytest.raises(ParameterError, match="has no effect with version='lightgbm-2', which does not read it"):
+        LambdaMART(version="lightgbm-2", **settings).checked_settings()
 
 
 @pytest.mark.skipif(not OHSUMED.exists(), reason="OHSUMED is not at hand")
@@ -345,12 +322,6 @@ def test_records_of_the_authors_have_our_folds():
         assert (int(usable.sum()), int(data.lengths[usable].sum())) == (n_queries, n_documents)
 
 
-def test_urank_is_what_the_paper_works_out():
-    scores = torch.tensor([2.0, 3.0, 4.0, 5.0]).log()
-    expected = -(3 * (math.log(3 / 10) + math.log(4 / 11)) + math.log(2 / 7)) / 2
-    assert urank(scores, Batch([0, 4], [1, 2, 2, 0])).item() == pytest.approx(expected, rel=1e-6)
-
-
 def test_loops_of_the_benchmark_are_the_losses_they_stand_for():
     query = Query(Shape(12, 4, (5,), (0.5, 0.3, 0.2)))
     query.check()
@@ -359,3 +330,16 @@ def test_loops_of_the_benchmark_are_the_losses_they_stand_for():
     batch = Batch([0, 8], ratings, dtype=torch.float64, generator=torch.Generator())
     expected = LOSSES["plistmle"](scores, batch)[0]
     assert loop_plistmle(scores, torch.arange(8)).item() == pytest.approx(expected.item())
+
+
+def test_the_regressions_of_similar_queries(halves):
+    """Without weights they are one ridge regression; a training query is its own nearest neighbour."""
+    train = similar_queries.Queries(halves[0])
+    weights = similar_queries.weigh(train, train, 1, 3.0)
+    np.testing.assert_array_equal(weights, 1 + 2 * np.eye(len(weights)))
+    x = np.concatenate([one / np.sqrt(len(one)) for one in train.features])
+    lengths = np.diff(halves[0].offsets)
+    y = (2.0 ** halves[0].ratings - 1) / np.sqrt(np.repeat(lengths, lengths))
+    expected = np.linalg.solve(x.T @ x + 5 * np.eye(x.shape[1]), x.T @ y)
+    found = similar_queries.fit(train, similar_queries.weigh(train, train, 0, 3.0), 5.0)
+    np.testing.assert_allclose(found, np.tile(expected, (len(lengths), 1)), rtol=1e-6)

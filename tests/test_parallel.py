@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tierank import Blend, LinearRanker, make_ranking
+from tierank.display import Progress
 from tierank.kernels import n_threads, threads
-from tierank.progress import Progress
 from tierank.rankers import blend
-from tierank.training.parallel import Halted, Halting, in_parallel
+from tierank.rankers.blend import Halted, Halting, in_parallel
 
-QUICK = {"n_trees": 6, "max_epochs": 2}
+QUICK = {"n_trees": 6, "max_epochs": 2, "rotate": True}
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,11 @@ def test_training_halts_at_its_next_step(parts):
 @pytest.mark.parametrize("settings", [{}, {"n_configs": 2, "plain_trees": True, "n_seeds": 2}, {"rotate": False}])
 def test_the_same_blend_one_by_one_and_side_by_side(parts, side_by_side, settings):
     train, valid, test = parts
-    alone = Blend(**QUICK, **settings, n_jobs=1).fit(train, valid=valid)
+    alone = Blend(**QUICK | settings, n_jobs=1).fit(train, valid=valid)
     assert len({thread for thread, _ in side_by_side}) == 1
     side_by_side.clear()
     filters = list(warnings.filters)
-    together = Blend(**QUICK, **settings, n_jobs=8).fit(train, valid=valid)
+    together = Blend(**QUICK | settings, n_jobs=8).fit(train, valid=valid)
     own = threading.get_ident()
     assert {n for thread, n in side_by_side if thread != own} == {1}
     assert sum(thread == own for thread, _ in side_by_side) == (1 if settings == {"rotate": False} else 4)  # linear
@@ -126,9 +126,9 @@ def test_lightgbm_keeps_to_one_thread_meanwhile(parts, monkeypatch, side_by_side
         lightgbm.basic._LIB.LGBM_GetMaxThreads(ctypes.byref(number))
         return number.value
 
-    def watched(ranker, *given):
-        seen.append((isinstance(ranker, LinearRanker), most_threads()))
-        return fit(ranker, *given)
+    def watched(job, *given):
+        seen.append((isinstance(job.ranker, LinearRanker), most_threads()))
+        return fit(job, *given)
 
     monkeypatch.setattr(blend, "_fit_member", watched)
     Blend(**QUICK).fit(parts[0])
@@ -167,10 +167,10 @@ def test_an_interrupted_blend_goes_on_to_the_same_bits(parts, side_by_side, monk
 def test_a_member_that_fails_ends_the_blend(parts, side_by_side, monkeypatch):
     fit = blend._fit_member
 
-    def failing(ranker, fold, context, kept, number):
-        if number == 4:
+    def failing(job, *given):
+        if job.number == 4:
             raise MemoryError("member 4")
-        return fit(ranker, fold, context, kept, number)
+        return fit(job, *given)
 
     monkeypatch.setattr(blend, "_fit_member", failing)
     with pytest.raises(MemoryError, match="member 4"):
@@ -178,16 +178,15 @@ def test_a_member_that_fails_ends_the_blend(parts, side_by_side, monkeypatch):
 
 
 def test_large_data_train_one_by_one(parts, side_by_side, monkeypatch):
-    ranker = Blend(**QUICK)
-    assert ranker._n_parallel(5, parts[0], True) == 5
-    assert ranker._n_parallel(3, parts[0], True) == 3
+    assert blend.count_parallel(5, parts[0], True, None) == 5
+    assert blend.count_parallel(3, parts[0], True, None) == 3
     size = parts[0].n_documents * parts[0].n_features * 3
     monkeypatch.setattr(blend, "_MOST_WIDENED", 2 * size)
-    assert ranker._n_parallel(5, parts[0], True) == 2
+    assert blend.count_parallel(5, parts[0], True, None) == 2
     monkeypatch.setattr(blend, "_MOST_WIDENED", size - 1)
-    assert ranker._n_parallel(5, parts[0], True) == 1
+    assert blend.count_parallel(5, parts[0], True, None) == 1
     monkeypatch.undo()
     monkeypatch.setattr(threads, "n_cores", lambda: 8)
-    monkeypatch.setattr("tierank.training.tree_parameters._VALUES_PER_THREAD", size // 6)
-    assert ranker._n_parallel(5, parts[0], True) == 1  # one model has work for more than five threads
-    assert Blend(**QUICK, n_jobs=1)._n_parallel(5, parts[0], True) == 1
+    monkeypatch.setattr("tierank.rankers.tree_settings._VALUES_PER_THREAD", size // 6)
+    assert blend.count_parallel(5, parts[0], True, None) == 1  # one model has work for more than five threads
+    assert blend.count_parallel(5, parts[0], True, 1) == 1

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import tierank
 from tierank import DataError, ParameterError, RankingDataset, TreeRanker, UMart
-from tierank.distributed import fit, parts, placement, predict
-from tierank.distributed.scored_tables import Holds, is_number, scored_columns
+from tierank.data.team import Team, cut_queries
+from tierank.distributed import dask as placement
+from tierank.distributed import fit, parts, predict
+from tierank.distributed.parts import Holds, is_number, scored_columns
 from tierank.rankers.training_data import settle_unjudged
-from tierank.team import cut_queries
 
 FRAME = pd.DataFrame({"qid": [1, 1, 2, 2], "rating": [0.0, 1.0, 1.0, 0.0], "x": [1.0, 2.0, 3.0, 4.0]})
 
@@ -85,13 +86,17 @@ def test_data_without_any_rating_have_no_parts():
         parts.number_of_parts(2, [source], "tasks")
 
 
+class Part(Team):
+    size, holds_parts = 2, True
+
+
 def test_a_part_may_consist_of_documents_that_count_as_rated_0():
     data = RankingDataset([[1.0], [2.0]], [np.nan, np.nan], qid=[1, 1])
-    settled, _ = settle_unjudged(data, None, "zero", is_taken=True, are_clicks=False, is_part=True)
+    settled, _ = settle_unjudged(data, None, {"unjudged": "zero"}, {"unjudged"}, team=Part())
     assert settled.ratings.tolist() == [0.0, 0.0]
     for unjudged, is_part in (("zero", False), ("skip", True)):
         with pytest.raises(DataError, match="y: expected at least one document with a rating, got unjudged documents"):
-            settle_unjudged(data, None, unjudged, is_taken=True, are_clicks=False, is_part=is_part)
+            settle_unjudged(data, None, {"unjudged": unjudged}, {"unjudged"}, team=Part() if is_part else None)
 
 
 @pytest.mark.parametrize(

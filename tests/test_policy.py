@@ -10,8 +10,8 @@ import torch
 import tierank
 from tierank.errors import DataError, ParameterError
 from tierank.losses import Batch
-from tierank.rankers import MDPRank
-from tierank.training.policy import draw_orders, episode_losses, policy_gradient
+from tierank.losses.policy import draw_orders, episode_losses, policy_gradient
+from tierank.rankers.neural import MDPRank
 
 SCORES = [0.3, -0.5, 1.1]
 RATINGS = [1, 2, 0]
@@ -329,7 +329,7 @@ def test_what_cannot_be_used_is_refused():
     batch = batch_of([0, 2], [0, 1], dtype=torch.float32)
     with pytest.raises(DataError, match=r"scores: expected 2 of torch.float32.* got shape \(3,\)"):
         policy_gradient(torch.zeros(3), batch)
-    with pytest.raises(ParameterError, match=r"draws rankings at random: expected Batch\(..., generator=.*, got none"):
+    with pytest.raises(ParameterError, match=r"^generator: expected torch.Generator\(\) in the batch.*, got None"):
         policy_gradient(torch.zeros(2), Batch([0, 2], [0, 1]))
     for settings, message in [
         ({"gamma": 1.5}, "gamma: expected a number >= 0 and <= 1, got 1.5"),

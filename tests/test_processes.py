@@ -101,13 +101,13 @@ def test_what_is_printed_there_is_no_answer_and_no_output(capfd):
     ],
 )
 def test_the_end_of_a_process_is_told_as_it_was(end, message):
-    with pytest.raises(ProcessError, match=f"^the process that worked on the task {message}"):
+    with pytest.raises(ProcessError, match=f"^the process that worked on the task: {message}"):
         answers(lambda _: end(), ["the task"])
 
 
 def test_a_process_that_cannot_start_says_so(monkeypatch):
     monkeypatch.setattr(sys, "path", [])  # where there is no tierank, nor anything else
-    with pytest.raises(ProcessError, match="the process that worked on x ended with exit code 1"):
+    with pytest.raises(ProcessError, match="the process that worked on x: ended with exit code 1"):
         answers(str, ["x"])
 
 
@@ -212,7 +212,7 @@ print("begins")
 import torch
 import tierank
 from tierank.networks import MLP
-from tierank.rankers.networks import NeuralRanker
+from tierank.rankers.neural import NeuralRanker
 
 margin = 1.0
 

@@ -6,8 +6,6 @@ from sklearn.linear_model import LogisticRegression
 
 import tierank
 from tierank.clicks import CLICK_MODELS, PROPENSITY_METHODS, ClickLog, estimate_propensities, simulate_clicks
-from tierank.clicks.propensity import all_pairs
-from tierank.clicks.regression import Logistic
 
 
 @pytest.fixture(scope="module")
@@ -145,23 +143,34 @@ def test_rows_without_a_ranker_say_nothing(data, rankers):
 
 
 def test_positions_that_nothing_connects_are_unknown():
-    shown = np.zeros((4, 4))
-    shown[0, 1] = shown[1, 0] = shown[2, 3] = shown[3, 2] = 10
-    found = all_pairs(shown, 0.3 * shown)
-    assert np.isnan(found).tolist() == [False, False, True, True]
-    assert np.isnan(all_pairs(np.zeros((2, 2)), np.zeros((2, 2)))).tolist() == [False, True]
+    """Rankers a and b exchange documents at 1 and 2, and at 3 and 4, but none between these."""
+    ranker = np.repeat(["a", "b"] * 10, 4)
+    document = [0, 1, 2, 3, 1, 0, 3, 2] * 10
+    parts = {"session": np.repeat(np.arange(20), 4), "position": [1, 2, 3, 4] * 20, "clicked": [1, 0, 1, 1] * 20}
+    found = estimate_propensities(ClickLog.of(**parts, document=document, ranker=ranker), "harvest", n_bootstrap=0)
+    assert np.isnan(found.values).tolist() == [False, False, True, True]
+    alike = ClickLog.of(**parts, document=[0, 1, 2, 3] * 20, ranker=ranker)
+    found = estimate_propensities(alike, "harvest", n_bootstrap=0)
+    assert np.isnan(found.values).tolist() == [False, True, True, True]
 
 
-def test_logistic_regression_is_that_of_scikit_learn():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(500, 3))
-    y = (rng.random(500) < 1 / (1 + np.exp(-X @ [1.0, -2.0, 0.5]))).astype(float)
-    ours = Logistic(X)
-    for _ in range(10):
-        chances = ours(y, np.ones(500))
-    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
-    theirs = LogisticRegression(C=1.0, tol=1e-10).fit(scaled, y).predict_proba(scaled)[:, 1]
-    np.testing.assert_allclose(chances, theirs, atol=1e-5)
+class Scaled:
+    """Scikit-learn's logistic regression of scaled features."""
+
+    def fit(self, X, y, sample_weight):
+        self.center, self.scale = X.mean(axis=0), X.std(axis=0)
+        self.model = LogisticRegression(C=1.0, tol=1e-10).fit((X - self.center) / self.scale, y, sample_weight)
+
+    def predict_proba(self, X):
+        return self.model.predict_proba((X - self.center) / self.scale)
+
+
+def test_the_default_regression_is_that_of_scikit_learn(data, rankers):
+    log, _ = simulate_clicks(data, rankers, n_sessions=400, k=3, noise=0.3)
+    X = np.column_stack([3 * log.column("rating") + 1, np.random.default_rng(0).normal(size=log.n_rows)])
+    given = {"features": X, "max_iterations": 200, "tolerance": 1e-9, "n_bootstrap": 0}
+    ours, theirs = (estimate_propensities(log, "regression", regressor=one, **given) for one in (None, Scaled()))
+    np.testing.assert_allclose(ours.values, theirs.values, atol=1e-5)
 
 
 def test_regression_takes_the_callers_classifier(data, rankers):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import tierank
-from tierank.dataset import RankingDataset
-from tierank.evaluation import compare, evaluate
+from tierank.data.dataset import RankingDataset
+from tierank.metrics.compare import compare
+from tierank.metrics.evaluate import evaluate
 from tierank.report import Table, tabulate_comparison, tabulate_contrasts, tabulate_evaluation
 
 
@@ -120,7 +121,7 @@ def test_contrast_table(comparison):
     assert (p, adjusted) == ("<0.0001", "<0.0001")
     assert sum(map(int, counts.split("/"))) == 39
     assert int(needed.replace(",", "")) == comparison.contrasts["good"]["ndcg@3"].queries_needed()
-    assert "10,000 resamples, seed 0" in table.notes[0]
+    assert "excludes 0 exactly if p < 0.05" in table.notes[0]
 
 
 def test_undefined_numbers_are_dashes():

@@ -10,21 +10,12 @@ import pytest
 from sklearn.base import clone
 
 import tierank
-from tierank import (
-    RANKERS,
-    DataError,
-    LinearRanker,
-    ListMLE,
-    ListNet,
-    RankingDataset,
-    UBoost,
-    UMart,
-)
-from tierank.objectives import OBJECTIVES
-from tierank.training.selection import means_of
+from tierank import RANKERS, DataError, LinearRanker, ListMLE, ListNet, RankingDataset, UBoost, UMart
+from tierank.losses import OBJECTIVES
+from tierank.rankers.selection import means_of
 
 pytest.importorskip("torch")
-networks = pytest.importorskip("tierank.training.networks.loop")
+networks = pytest.importorskip("tierank.rankers.network_training")
 
 TREES = {"n_trees": 60, "n_leaves": 4, "min_documents": 3, "keep": "all"}
 NETWORK = {"max_epochs": 3, "hidden": (4,), "encoding": "none"}

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import tierank
 from tierank import RANKERS, MDPRank, NetworkRanker, RankingDataset, UBoost, URank, UrBoost
 from tierank.cli import main
+from tierank.data.relevance import ideal_dcg, ideal_dcg_of_copies
 from tierank.errors import DataError, ParameterError
 from tierank.losses import LOSSES, WITH_WEIGHTS, Batch, stepwise_urank
+from tierank.losses.policy import policy_gradient
 from tierank.networks import TierRNN
-from tierank.relevance import ideal_dcg, ideal_dcg_of_copies
-from tierank.training.boosted import find_residuals
-from tierank.training.model import Resources
-from tierank.training.networks import QueryLists
-from tierank.training.policy import policy_gradient
+from tierank.rankers.boosted import find_residuals
+from tierank.rankers.model import Resources
+from tierank.rankers.network_scoring import QueryLists
 from tierank.transforms import make_transform
 
 # Losses in which copies of a row cannot be told from a row that weighs as much; the other two put them into an order.

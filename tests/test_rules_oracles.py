@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from tierank.dataset import RankingDataset
+from tierank.data.dataset import RankingDataset
 from tierank.metrics import RULES, Judge
 
 # Six lists on which the tools were run; their figures below have four digits.

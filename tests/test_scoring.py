@@ -16,12 +16,12 @@ import tierank
 from tierank import RANKERS, DataError, LambdaMART, RankingDataset, UMart
 from tierank.export import NAN, NONE, ZERO, Trees
 from tierank.kernels.compiling import KERNELS
-from tierank.kernels.lanes import WIDTH
 from tierank.kernels.scoring import BLOCK, MAX_THRESHOLDS, score_rows
-from tierank.scoring import MAX_LEAVES, TreeScorer
-from tierank.training import tree_text
-from tierank.training.tree_text import read_trees
-from tierank.training.trees import TreeModel
+from tierank.kernels.simd import WIDTH
+from tierank.rankers import tree_text
+from tierank.rankers.tree_scoring import MAX_LEAVES, TreeScorer
+from tierank.rankers.tree_text import read_trees
+from tierank.rankers.tree_training import TreeModel
 
 NEAR_ZERO = 1.0000000180025095e-35  # 1e-35 as float32, which is LightGBM's
 TINY, LARGEST = np.float32(1e-45), float(np.finfo(np.float32).max)
@@ -211,10 +211,10 @@ def test_the_largest_trees_and_those_beyond():
     assert_same_bits(compiled(largest, features), by_lightgbm(largest, features))
     beyond = as_text([grow(rng, MAX_LEAVES + 1, normal_conditions(rng))], 6)
     assert TreeScorer.of(read_trees(beyond)) is None
-    model = TreeModel(beyond, [{}], 1, tierank.training.model.Seen(6), False)
+    model = TreeModel(beyond, [{}], 1, tierank.rankers.model.Seen(6), False)
     data = RankingDataset(np.nan_to_num(features))
     assert_same_bits(
-        model.predict(data, tierank.training.model.Resources(1)), by_lightgbm(beyond, np.nan_to_num(features))
+        model.predict(data, tierank.rankers.model.Resources(1)), by_lightgbm(beyond, np.nan_to_num(features))
     )
 
 
@@ -427,8 +427,8 @@ def test_the_compiled_form_is_made_once_and_not_pickled(gaps):
     model = UMart(**TREES).fit(gaps).model_
     assert model.scorer is model.scorer
     copy = pickle.loads(pickle.dumps(model))
-    assert copy._scorer is None
-    resources = tierank.training.model.Resources(1)
+    assert "scorer" not in vars(copy)
+    resources = tierank.rankers.model.Resources(1)
     assert_same_bits(copy.predict(gaps, resources), model.predict(gaps, resources))
 
 
@@ -475,7 +475,7 @@ def test_copies_in_short_and_long_lists_are_the_definition(n):
 
 def test_members_of_a_blend_share_the_order_of_the_rows_and_nothing_else(gaps):
     blend = tierank.Blend(n_configs=1, n_seeds=2, rotate=False, n_trees=5, max_epochs=1, n_jobs=1).fit(gaps)
-    resources = tierank.training.model.Resources(1)
+    resources = tierank.rankers.model.Resources(1)
     networks = [member for member in blend.members_ if member.family == "networks"]
     together = blend.model_._scores(networks, gaps, resources)
     for member, scores in zip(networks, together, strict=True):

@@ -14,9 +14,8 @@ from scipy import stats
 import tierank
 from tierank import cli
 from tierank.errors import DataError, ParameterError
-from tierank.report.tables import tabulate_comparison, tabulate_segments, tabulate_worst
-from tierank.segments import FEWEST, Attribute, as_attributes, compare_segments, judge_segments
-from tierank.significance import (
+from tierank.metrics.segments import FEWEST, Attribute, as_attributes, compare_segments, judge_segments
+from tierank.metrics.significance import (
     benjamini_hochberg,
     control_discoveries,
     detectable_difference,
@@ -24,6 +23,7 @@ from tierank.significance import (
     paired_sample_size,
     two_sample_p,
 )
+from tierank.report.tables import tabulate_comparison, tabulate_segments, tabulate_worst
 
 DEVICES = ["phone", "desktop", "phone", "tablet"]
 
@@ -162,7 +162,7 @@ def test_segments_of_a_comparison_are_comparisons_of_their_queries(shop):
 
 
 def test_metrics_that_judge_different_queries_are_compared_over_their_own():
-    """Metrics share the draws of the bootstrap where they judge the same queries, and only there."""
+    """Metrics are tested together where they judge the same queries, and only there."""
     rng = np.random.default_rng(8)
     every, some, same = rng.normal(size=(3, 60))
     some[::4] = np.nan
@@ -171,12 +171,12 @@ def test_metrics_that_judge_different_queries_are_compared_over_their_own():
         "one": {"every": every, "some": some, "same": same},
         "two": {"every": -every, "some": some, "same": same},
     }
-    found = compare_segments(by_system, [attribute], 3, 500)
+    found = compare_segments(by_system, [attribute])
     assert [one.metric for one in found] == ["every"] * 4 + ["some"] * 4 + ["same"] * 4
     for one in found:
         values = by_system[one.system][one.metric][attribute.codes == "ab".index(one.value)]
         values = values[~np.isnan(values)]
-        alone = compare_segments({"x": {"m": values}}, [Attribute("all", ("a",), np.zeros(len(values), int))], 3, 500)
+        alone = compare_segments({"x": {"m": values}}, [Attribute("all", ("a",), np.zeros(len(values), int))])
         expected = alone[0].contrast.to_dict()
         got = one.contrast.to_dict()
         for name in ("difference", "low", "high", "p", "wins", "ties", "losses", "spread"):
@@ -191,7 +191,7 @@ def test_small_segments_are_shown_and_not_tested():
     assert math.isnan(small.p)
     assert small.difference == pytest.approx(-0.4)
     rng = np.random.default_rng(0)
-    small, large = compare_segments({"new": {"m": rng.normal(1, 0.1, 39)}}, [attribute], 0, 10)
+    small, large = compare_segments({"new": {"m": rng.normal(1, 0.1, 39)}}, [attribute])
     assert small.verdict == "too few queries"
     assert large.verdict == "better"
     assert large.contrast.adjusted_p == pytest.approx(large.contrast.p)  # the only test
@@ -245,7 +245,7 @@ def test_false_discoveries_are_few(is_mixed):
         # Skewed and often 0, as differences of a metric are.
         values = rng.choice([0, 0, -0.37, 0.37, -0.5, 0.5, 0.13, -0.13], 600)
         values = values + 0.3 * (attribute[0].codes < 6) if is_mixed else values
-        verdicts = {one.verdict for one in compare_segments({"new": {"m": values}}, attribute, 0, 1)}
+        verdicts = {one.verdict for one in compare_segments({"new": {"m": values}}, attribute)}
         n_false += "worse" in verdicts or (not is_mixed and "better" in verdicts)
     assert n_false <= stats.binom.ppf(0.9999, n_draws, 0.025 if is_mixed else 0.05)
 
@@ -370,7 +370,7 @@ def test_compare_by_several_columns_and_the_page(files, capsys):
     [
         (["test.txt", "new.scores", "--by", "device"], "test.txt: expected a CSV or Parquet file, whose columns have"),
         (["test.csv", "new.scores", "--by", "devise"], "unknown column 'devise': did you mean 'device'"),
-        (["test.csv", "new.scores", "--attributes", "queries.csv"], "--attributes: expected together with --by"),
+        (["test.csv", "new.scores", "--attributes", "queries.csv"], "--attributes: expected --by too"),
         (["test.csv", "new.scores", "--by", "x"], "expected one value for all rows of query"),
     ],
 )
@@ -390,24 +390,26 @@ def test_quiet_prints_results_and_errors_alone(files, capsys):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["evaluate", "missing.txt", "new.scores", "--metric", "ndgc@10"], "did you mean 'ndcg'"),
-        (["evaluate", "missing.txt", "new.scores", "--rule", "letro"], "did you mean 'letor'"),
-        (["compare", "missing.txt", "a=x", "b=y", "--baseline", "c"], "unknown baseline 'c'"),
-        (["compare", "missing.txt", "a=x"], "at least two systems"),
-        (["cv", "lambdamart", "--data", "missing.txt", "--out", "run", "--metric", "ndgc"], "did you mean 'ndcg'"),
+        (["evaluate", "odd.txt", "x", "--metric", "ndgc@10"], "did you mean 'ndcg'"),
+        (["evaluate", "odd.txt", "x", "--rule", "letro"], "did you mean 'letor'"),
+        (["compare", "odd.txt", "a=x", "b=x", "--baseline", "c"], "unknown baseline 'c'"),
+        (["compare", "odd.txt", "a=x"], "at least two systems"),
+        (["cv", "lambdamart", "--data", "odd.txt", "--out", "run", "--metric", "ndgc"], "did you mean 'ndcg'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path, monkeypatch, capsys, command, words):
     monkeypatch.chdir(tmp_path)
+    for name in ("odd.txt", "x"):
+        (tmp_path / name).write_text("read too early")
     assert cli.main(command) == 2
     assert words in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["odd.txt", "x"]
 
 
 def test_a_feature_of_texts_has_segments_by_its_texts():
     """However many there are: their numbers mean nothing, and are not cut into parts."""
     pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame({"qid": np.repeat(np.arange(60), 2), "rating": [1, 0] * 60, "x": np.arange(120.0)})
+    table = pandas.DataFrame({"qid": np.repeat(np.arange(60), 2), "rating": [1, 0, 0, 1] * 30, "x": np.arange(120.0)})
     table["city"] = [None if k == 7 else f"city {k:02}" for k in table.qid % 30]
     found = tierank.evaluate(tierank.read(table), table.x, ["mrr"], by="city").segments
     assert [one.value for one in found] == [f"city {k:02}" for k in range(30) if k != 7] + ["(missing)"]
@@ -456,7 +458,7 @@ def test_very_many_segments():
     names = tuple(f"user {k}" for k in range(n))
     tracemalloc.start()
     found = judge_segments({"ndcg": values}, [Attribute("user", names, codes)])
-    compared = compare_segments({"new": {"ndcg": values - 0.5}}, [Attribute("user", names, codes)], 0, 100)
+    compared = compare_segments({"new": {"ndcg": values - 0.5}}, [Attribute("user", names, codes)])
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 2.5e7

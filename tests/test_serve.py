@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,21 +16,21 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
-pytest.importorskip("msgspec")
+msgspec = pytest.importorskip("msgspec")
 
+from msgspec import UNSET
 from serve_tools import NAMES, ROW, TREES, Held, as_base64, ask, make_data, quick
 
 import tierank
 from tierank import RANKERS, DataError, ParameterError, RankingDataset
-from tierank.kernels.json_rows import END, POWERS, read_rows
-from tierank.rankers import Ranker
-from tierank.serve import Limits, app, outline, requests
+from tierank.kernels.json import END, POWERS, read_rows
+from tierank.rankers.base import Ranker
+from tierank.serve import Limits, app, requests
+from tierank.serve.admission import Refusal
 from tierank.serve.application import Service
-from tierank.serve.counters import Counters
-from tierank.serve.documents import Documents, Features
-from tierank.serve.models import ServedModel, Version
-from tierank.serve.refusals import Refusal
-from tierank.serve.snapshots import Snapshot
+from tierank.serve.monitoring import Counters
+from tierank.serve.requests import Documents, Features, read_rank, read_score
+from tierank.serve.served_models import ServedModel, Version
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +245,7 @@ def test_processes_share_their_counts():
         os._exit(0)
     os.waitpid(child, 0)
     counters.count_scored("m", 1, 5)
-    assert counters.total("documents", "m") == 15
+    assert counters.total('tierank_documents_scored_total{model="m"}') == 15
 
 
 def check_schema(value, schema, root):
@@ -342,6 +343,8 @@ def test_it_can_be_mounted_without_a_lifespan(trees):
         (b"", 400, "body, line 1, column 1", "correct the JSON"),
         (b'{"documents": [\n}', 400, "body, line 2, column 1", "Expecting value"),
         (b"\xff{}", 400, "body, byte 0", "UTF-8"),
+        (b'"\\ud800"', 422, "body", "lone surrogate"),
+        (b'{"k": "\\ud800"}', 422, "body", "lone surrogate"),
         (b'{"documents": [{"features": [NaN]}]}', 400, "body", "null for a missing value"),
         (b'{"documents": [{"features": [-Infinity]}]}', 400, "body", "-Infinity"),
         (b"[" * 100_000, 400, "body", "nesting"),
@@ -419,6 +422,9 @@ def test_a_model_without_names_asks_for_lists(data):
         code, _, found = ask(application, "/rank", body)
         assert code == 422
         assert "no feature names" in found["error"]["fix"]
+    code, _, found = ask(application, "/rank", {"documents": [{"features": [1]}]})
+    assert code == 422
+    assert "in the order of the training data (features 1, 2, ... of a LETOR file)" in found["error"]["fix"]
 
 
 def test_other_types_paths_and_methods(service):
@@ -519,7 +525,7 @@ def test_no_body_is_a_bug_of_ours(service, path, body):
         assert set(found["error"]) == {"where", "expected", "got", "fix"}
 
 
-# The typed reader, the reader of large bodies and the slow one are the same
+# The reader of text and the reader of decoded values are the same
 
 
 class Known:
@@ -566,26 +572,39 @@ SCORES = st.lists(LISTS | NEARLY, max_size=5).map(lambda lists: {"queries": list
 
 
 def chosen(name):
-    if type(name) is not str and name is not requests.UNSET:
+    if type(name) is not str and name is not UNSET:
         raise Refusal(404, "model", "a name", "another", "")
-    if name is not requests.UNSET and name not in KNOWN:
+    if name is not UNSET and name not in KNOWN:
         raise Refusal(404, "model", "a name", "another", "")
-    name = next(iter(KNOWN)) if name is requests.UNSET else name
+    name = next(iter(KNOWN)) if name is UNSET else name
     return name, KNOWN[name]
 
 
 def outcome(read, body):
-    """What a reader makes of a body, so that it can be compared to the bit; None where it is not sure."""
+    """What a reader makes of a body, so that it can be compared to the bit."""
     try:
         found = read(bytearray(body), chosen, FEW)
     except Refusal as refusal:
         return refusal.code, refusal.where, refusal.expected, refusal.got
-    if found is None:
-        return None
     lists = [found.documents] if hasattr(found, "documents") else found.lists
     asked = (found.k, found.explain) if hasattr(found, "documents") else (json.dumps(found.ids),)
     rows = [(json.dumps([one.id_of(i) for i in range(len(one.features))]), one.features.tobytes()) for one in lists]
     return found.model, *asked, rows
+
+
+class Unsure:
+    """A decoder that accepts nothing."""
+
+    def decode(self, text):
+        raise msgspec.DecodeError("not sure")
+
+
+def decoded_outcome(read, body):
+    """The same of the reader that decodes all of a body before it checks it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "_RANK", Unsure())
+        patch.setattr(requests, "_SCORE", Unsure())
+        return outcome(read, body)
 
 
 def spaced(body, blanks):
@@ -595,13 +614,16 @@ def spaced(body, blanks):
 
 @settings(max_examples=200)
 @given(body=RANKS, blanks=st.sampled_from([b"", b" \n"]))
-def test_what_the_typed_reader_takes_is_what_the_slow_one_takes(body, blanks):
+def test_a_list_to_rank_is_the_same_as_text_and_decoded(body, blanks):
     text = spaced(body, blanks)
-    typed, slow = outcome(requests._typed_rank, text), outcome(requests._read_rank, text)
-    assert typed in (None, slow)
-    assert outcome(requests._raw_rank, text) in (None, slow)
-    if isinstance(slow[0], str) and all(c < "\ud800" or c > "\udfff" for c in json.loads(json.dumps(str(body)))):
-        assert typed is not None  # what is right goes the fast way
+    assert outcome(read_rank, text) == decoded_outcome(read_rank, text)
+
+
+@settings(max_examples=100)
+@given(body=SCORES, blanks=st.sampled_from([b"", b" \n"]))
+def test_queries_are_the_same_as_text_and_decoded(body, blanks):
+    text = spaced(body, blanks)
+    assert outcome(read_score, text) == decoded_outcome(read_score, text)
 
 
 @pytest.mark.parametrize(
@@ -612,10 +634,12 @@ def test_what_the_typed_reader_takes_is_what_the_slow_one_takes(body, blanks):
         {"features": as_base64([[1, 2, 3, 4, 5, 6]]), "model": "plain"},
     ],
 )
-def test_usual_bodies_go_the_fastest_way(body):
+def test_usual_bodies_go_the_fastest_way(body, monkeypatch):
     text = json.dumps(body).encode()
-    assert outcome(requests._raw_rank, text) == outcome(requests._read_rank, text)
-    assert isinstance(outcome(requests._raw_rank, text)[0], str)
+    expected = decoded_outcome(read_rank, text)
+    monkeypatch.setattr(Features, "_read", None)
+    assert outcome(read_rank, text) == expected
+    assert isinstance(expected[0], str)
 
 
 # Decimals of all lengths, and those next to where a float32 begins to round to the next one.
@@ -657,78 +681,51 @@ def test_what_is_no_number_of_json_is_not_read_as_one(text):
     assert as_number(text) is None or is_number
 
 
-@settings(max_examples=100)
-@given(body=SCORES, blanks=st.sampled_from([b"", b" \n"]))
-def test_typed_queries_are_those_of_the_slow_reader(body, blanks):
-    text = spaced(body, blanks)
-    assert outcome(requests._typed_score, text) in (None, outcome(requests._read_score, text))
-
-
 @settings(max_examples=200)
-@given(body=RANKS | SCORES, blanks=st.sampled_from([b"", b" \n"]), piece=st.sampled_from([1, 20, 200]))
-def test_a_body_read_in_pieces_is_the_one_read_whole(body, blanks, piece):
+@given(body=RANKS | SCORES, blanks=st.sampled_from([b"", b" \n"]))
+def test_a_large_body_is_read_like_a_small_one(body, blanks):
     text = spaced(body, blanks)
-    for read in (requests._read_rank, requests._read_score):
-        whole = outcome(read, text)
+    for read in (read_rank, read_score):
+        small = outcome(read, text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(requests, "LARGE", 0)
-            patch.setattr(outline, "PIECE", piece)
-            in_pieces = outcome(read, text)
-        if in_pieces != whole:  # refused either way, if not always in the same words
-            assert isinstance(whole[0], int), (whole, in_pieces)
-            assert in_pieces[0] in (400, 404, 413, 422), (whole, in_pieces)
+            large = outcome(read, text)
+        if large != small:  # refused either way, if not always in the same words
+            assert isinstance(small[0], int), (small, large)
+            assert large[0] in (400, 404, 413, 422), (small, large)
 
 
 @settings(max_examples=200)
-@given(
-    text=st.binary(max_size=40) | st.text(alphabet='[]{}",:\\ 1ab', max_size=40).map(str.encode),
-    piece=st.sampled_from([1, 5]),
-)
-def test_no_damaged_text_gets_through_in_pieces(text, piece):
+@given(text=st.binary(max_size=40) | st.text(alphabet='[]{}",:\\ 1ab', max_size=40).map(str.encode))
+def test_no_damaged_text_gets_through_in_a_large_body(text):
     body = b'{"documents": [' + text + b"]}"
-    whole = outcome(requests._read_rank, body)
+    small = outcome(read_rank, body)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(requests, "LARGE", 0)
-        patch.setattr(outline, "PIECE", piece)
-        in_pieces = outcome(requests._read_rank, body)
-    assert isinstance(whole[0], int) == isinstance(in_pieces[0], int)
+        large = outcome(read_rank, body)
+    assert isinstance(small[0], int) == isinstance(large[0], int)
 
 
-@given(pairs=st.lists(st.tuples(st.sampled_from("abc"), JSON), max_size=8), piece=st.sampled_from([1, 10, 30]))
-def test_the_last_of_two_members_with_the_same_name_counts(pairs, piece):
-    text = "{" + ", ".join(f'"{name}": {json.dumps(value)}' for name, value in pairs) + "}"
-    text = re.sub(r"\bNaN\b|-?\bInfinity\b", "null", text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outline, "PIECE", piece)
-        members = outline.outlined(bytearray(text.encode()))
-    found = {
-        name: json.loads(one.body[one.start : one.end]) if isinstance(one, outline.Span) else one
-        for name, one in members.items()
-    }
-    assert found == json.loads(text)
+@pytest.mark.parametrize("blanks", [b"", b" " * 300_000])
+def test_the_last_of_two_members_with_the_same_name_counts(blanks):
+    one, two = b"[0, 0, 0, 0, 0, 0]", b"[[1, 1, 1, 1, 1, 1]]"
+    text = b'{"k": 7, "features": [%b, %b], "features": %b, "k": 1%b}' % (one, one, two, blanks)
+    assert outcome(read_rank, text) == outcome(read_rank, b'{"features": %b, "k": 1}' % two)
 
 
-# What no decoder of typed values checks for us, in a small body and in one that is read in pieces.
+# What no decoder of typed values checks for us, in a small body and in a large one.
 @pytest.mark.parametrize("body", [b'{"features": "AAA\x8dAAAA"}', b'{"features": "", "names": [%b]}'])
 @pytest.mark.parametrize("blanks", [b"", b" " * 300_000])
 def test_doubtful_bodies_of_base64_are_refused(body, blanks):
     text = body.replace(b"{", b"{" + blanks).replace(b"%b", blanks)
-    assert outcome(requests.read_rank, text)[0] in (400, 422)
-
-
-@given(value=st.lists(JSON, max_size=8) | st.dictionaries(st.text(), JSON, max_size=8))
-def test_elements_are_found_where_they_are(value):
-    text = json.dumps(value, allow_nan=True)
-    span = outline.Span(bytearray(b"xx" + text.encode() + b"yy"), 2, 2 + len(text))
-    places = span.elements(8).tolist()
-    parts = [bytes(span.body[start:end]).decode() for start, end, _ in places]
-    found = json.loads(f"[{','.join(parts)}]") if type(value) is list else json.loads(f"{{{','.join(parts)}}}")
-    assert json.dumps(found) == text
-    assert [n for *_, n in places] == [re.sub(r'"(?:[^"\\]|\\.)*"', "", part).count(",") for part in parts]
-    assert span.elements(len(places) - 1) is None if len(places) > 1 else True
+    assert outcome(read_rank, text)[0] in (400, 422)
 
 
 # Models that are replaced
+
+
+def n_reloads(service, outcome) -> float:
+    return service.counters.total(f'tierank_model_reloads_total{{model="m",outcome="{outcome}"}}')
 
 
 def test_a_new_model_takes_over_and_a_broken_one_does_not(tmp_path, caplog):
@@ -759,8 +756,9 @@ def test_a_new_model_takes_over_and_a_broken_one_does_not(tmp_path, caplog):
         service.replace(model)
         assert model.version is second
         assert not model.has_changed  # it is not tried again and again
-        assert service.counters.total("reloads", "m", "refused") == number
-    assert service.counters.total("reloads", "m", "replaced") == 1
+        assert n_reloads(service, "refused") == number
+    assert n_reloads(service, "replaced") == 1
+    assert [one.levelname for one in caplog.records if ": replaced, checksum " in one.message] == ["INFO"]
     assert "one with another checksum" in caplog.text
     assert "no names; serve it under another name" in caplog.text
     assert "4 in place of 6" in caplog.text
@@ -784,21 +782,21 @@ def test_a_model_may_learn_other_levels_but_not_take_other_values(tmp_path, capl
     service = Service([model], threads=1)
     save(rng.choice(["red", "green", "grey"], 60))
     service.replace(model)
-    assert service.counters.total("reloads", "m", "replaced") == 1
+    assert n_reloads(service, "replaced") == 1
     save(rng.integers(0, 3, 60))
     service.replace(model)
-    assert service.counters.total("reloads", "m", "refused") == 1
+    assert n_reloads(service, "refused") == 1
     assert "got number in place of category for 'color'" in caplog.text
     document = {"features": {"size": 0.5, "color": "grey"}}
     assert ask(service.application(), "/score", {"queries": [{"documents": [document]}]})[0] == 200
 
 
 @pytest.mark.parametrize("name", ["model.json", "trees.txt"])
-def test_a_snapshot_does_not_wait_for_the_writer_of_a_pipe(tmp_path, name):
+def test_loading_does_not_wait_for_the_writer_of_a_pipe(tmp_path, name):
     quick("umart").fit(make_data()).save(tmp_path / "m")
     (tmp_path / "m" / name).unlink()
     os.mkfifo(tmp_path / "m" / name)
-    for read in (Snapshot.take, tierank.load):
+    for read in (partial(ServedModel.read, "m"), tierank.load):
         with pytest.raises(DataError, match=f"{name}.* got (none|a folder without it)"):
             read(tmp_path / "m")
 
@@ -808,7 +806,7 @@ def test_names_that_no_file_can_have_are_refused(tmp_path, name):
     quick("umart").fit(make_data()).save(tmp_path / "m")
     file = tmp_path / "m" / "model.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"files": {name: ""}}))
-    for read in (Snapshot.take, tierank.load):
+    for read in (partial(ServedModel.read, "m"), tierank.load):
         with pytest.raises(DataError, match=r"expected a file .* inside the model folder, got none") as raised:
             read(tmp_path / "m")
         assert len(str(raised.value)) < len(str(tmp_path)) + 250
@@ -826,7 +824,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monke
         del pending[:1]
         return found
 
-    monkeypatch.setattr("tierank.serve.models.load", load_and_replace)
+    monkeypatch.setattr("tierank.serve.served_models.load", load_and_replace)
     version = ServedModel.read("m", tmp_path / "m").version
     assert version.ranker.n_rounds_ == 4
     assert version.checksum == ServedModel.of("m", rankers[1]).version.checksum

@@ -8,11 +8,8 @@ import math
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
@@ -22,24 +19,19 @@ pytest.importorskip("msgspec")
 
 from running import PATIENCE
 from serve_tools import asking, call, make_data, n_said, quick, serving, wait_for
-from uvicorn.server import ServerState
 
-from tierank.deadline import Deadline
 from tierank.errors import ProcessError
-from tierank.serve import server
+from tierank.processes import Deadline
+from tierank.serve import LARGE, Limits, server
+from tierank.serve.admission import Pool, Refusal
 from tierank.serve.application import Service
-from tierank.serve.connections import Connection
-from tierank.serve.counters import Counters
-from tierank.serve.lanes import Lane
-from tierank.serve.limits import LARGE, Connections, Limits
-from tierank.serve.models import ServedModel
-from tierank.serve.refusals import Refusal
+from tierank.serve.served_models import ServedModel
+from tierank.serve.server import ServingProcess, Supervisor, Worker
 from tierank.serve.signals import Signals
-from tierank.serve.snapshots import Snapshot
-from tierank.serve.workers import _BLOCKED, _LONGEST, _Parent, _Worker, fork_workers
 
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LENGTH = 8 << 20  # more than the buffers of the two sockets hold
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"POST /rank HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -50,80 +42,20 @@ def trees():
 # Connections
 
 
-async def large_answer(scope, receive, send):
-    """Answers every request with many bytes, and reads no body."""
-    headers = [(b"content-length", b"%d" % LENGTH)]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"x" * LENGTH})
+@pytest.fixture(scope="module")
+def served(trees, tmp_path_factory):
+    """The port of a server, and the lines of its log."""
+    folder = tmp_path_factory.mktemp("served") / "m"
+    trees.save(folder)
+    with serving(folder, "--threads", "1", "--max-connections", "8") as (_, port, lines):
+        yield port, lines
 
 
-async def small_answer(scope, receive, send):
-    """Answers every request with a few bytes, and reads no body."""
-    await send({"type": "http.response.start", "status": 415, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"no"})
-
-
-@asynccontextmanager
-async def listening(application, **limits):
-    """Connections to an application: where, those that are open, codes that were counted, and errors of the loop."""
-    loop, state, codes, errors = asyncio.get_running_loop(), ServerState(), [], []
-    loop.set_exception_handler(lambda _, context: errors.append(context))
-    config = uvicorn.Config(application, lifespan="off", log_config=None, access_log=False, ws="none")
-    config.load()
-
-    def connection():
-        return Connection(
-            config=config, server_state=state, app_state={}, limits=Connections(**limits), count=codes.append
-        )
-
-    started = await loop.create_server(connection, "127.0.0.1", 0)
-    try:
-        yield started.sockets[0].getsockname()[1], state.connections, codes, errors
-    finally:
-        started.close()
-
-
-async def until(condition):
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    "sent", [GET + b"\r\n", (GET + b"\r\n") * 3, GET + b"Connection: close\r\n\r\n", GET + b"\r\n?"]
-)
-def test_a_client_that_does_not_read_is_not_waited_for_for_ever(sent):
-    """Whatever it sends after the request: nothing, more requests, that it is the last one, or nonsense."""
-
-    async def run():
-        async with listening(large_answer, idle_timeout=0.2, header_timeout=0.2) as (port, connections, _, errors):
-            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-            writer.write(sent)
-            await until(lambda: connections)
-            await until(lambda: not connections)
-            writer.transport.abort()
-            assert not errors
-
-    asyncio.run(run())
-
-
-def test_a_client_has_time_to_read_the_last_answer():
-    """Not only the time in which the head of a request has to arrive."""
-
-    async def run():
-        async with listening(large_answer, header_timeout=0.05, idle_timeout=600) as (port, connections, _, _):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-            writer.write(GET + b"Connection: close\r\n\r\n")
-            await until(lambda: any(one.flow.write_paused for one in connections))
-            await asyncio.sleep(0.5)
-            text = await reader.read()
-            writer.close()
-            return len(text.partition(b"\r\n\r\n")[2])
-
-    assert asyncio.run(run()) == LENGTH
-
-
-CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+def sent_to(port, content):
+    """All that a server sends until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as one:
+        one.sendall(content)
+        return b"".join(iter(lambda: one.recv(1 << 16), b""))
 
 
 @pytest.mark.parametrize(
@@ -144,138 +76,39 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         GET + b"Host: y\r\n\r\n",
     ],
 )
-def test_what_is_not_http_is_refused_as_everything_else(sent):
-    async def run():
-        async with listening(small_answer) as (port, _, codes, errors):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(sent)
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            writer.close()
-            assert (codes, errors) == ([400], [])
-            return head, json.loads(body)["error"]
-
-    head, error = asyncio.run(run())
-    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json")
-    assert set(error) == {"where", "expected", "got", "fix"}
+def test_what_is_not_http_is_refused_and_ends_the_connection(served, sent):
+    port, lines = served
+    assert sent_to(port, sent).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert not n_said(lines, "Traceback")
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: %d\r\n\r\n" % LENGTH, b"Transfer-Encoding: chunked\r\n\r\n"])
-@pytest.mark.parametrize("keep", [b"", b"Connection: close\r\n"])
-def test_a_client_that_sends_all_before_it_reads_gets_its_refusal(head, keep):
+def test_a_client_that_sends_all_before_it_reads_gets_its_refusal(served, head):
     """A body of a refused request is received and dropped: a reset would make the client give up."""
     body = b"x" * LENGTH if b"Length" in head else b"%x\r\n" % LENGTH + b"x" * LENGTH + b"\r\n0\r\n\r\n"
-
-    async def run():
-        async with listening(small_answer) as (port, connections, _, errors):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n" + keep + head)
-            await reader.readuntil(b"\r\n\r\nno")
-            for start in range(0, len(body), 1 << 16):
-                writer.write(body[start : start + (1 << 16)])
-                await writer.drain()
-            if keep:
-                assert await reader.read() == b""
-            else:  # the connection can be used again
-                writer.write(GET + b"Connection: close\r\n\r\n")
-                assert (await reader.read()).startswith(b"HTTP/1.1 415 ")
-            writer.close()
-            await until(lambda: not connections)
-            assert not errors
-
-    asyncio.run(run())
+    head = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n" + head
+    last = GET.replace(b"/ ", b"/health ") + b"Connection: close\r\n\r\n"  # the connection can be used again
+    text = sent_to(served[0], head + body + last)
+    assert text.startswith(b"HTTP/1.1 415 ")
+    assert b"HTTP/1.1 200 OK" in text
 
 
-def test_a_client_that_sends_for_ever_after_its_refusal_is_cut_off():
-    async def run():
-        async with listening(small_answer, header_timeout=0.2) as (port, connections, _, errors):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(CHUNKED[:-2] + b"Connection: close\r\n\r\n")
-            await until(lambda: connections)
-
-            def send_more():
-                writer.write(b"1\r\nx\r\n")
-                return not connections
-
-            await until(send_more)
-            writer.transport.abort()
-            assert not errors
-
-    asyncio.run(run())
-
-
-def test_nonsense_after_an_answer_closes_the_connection():
-    """It is too late for another answer."""
-
-    async def run():
-        async with listening(small_answer) as (port, connections, codes, errors):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(CHUNKED)
-            assert (await reader.readuntil(b"no")).startswith(b"HTTP/1.1 415 ")
-            writer.write(b"not a length\r\n")
-            assert await reader.read() == b""
-            await until(lambda: not connections)
-            writer.close()
-            assert (codes, errors) == ([400], [])
-
-    asyncio.run(run())
-
-
-POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
-
-
-@pytest.mark.parametrize(
-    ("sent", "n_answers"),
-    [
-        (GET + b"\r\n", 1),
-        (GET + b"Connection: close\r\n\r\n", 1),
-        (b"GET / HTTP/1.0\r\n\r\n", 1),
-        (POST, 1),
-        ((GET + b"\r\n") * 3, 3),
-        (POST * 3, 3),
-        (POST + GET, 1),  # the end of a head, or of a body, that will never come
-        (POST + POST[:-1], 1),
-        (POST[:-1], 0),
-        (GET, 0),
-        (b"", 0),
-    ],
-)
-@pytest.mark.parametrize("length", [2, LENGTH])
-def test_a_client_that_has_nothing_more_to_send_gets_all_answers(sent, n_answers, length):
-    """Every request that arrived completely is answered, also if the end of the stream is known before."""
-    may_answer, n_bodies = asyncio.Event(), []
-
-    async def answer(scope, receive, send):
-        await may_answer.wait()
-        while (message := await receive())["type"] == "http.request":
-            if not message["more_body"]:
-                n_bodies.append(1)
-                await send(
-                    {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % length)]}
-                )
-                for _ in range(2):
-                    await send({"type": "http.response.body", "body": b"x" * (length // 2), "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
-                return
-
-    async def run():
-        async with listening(answer) as (port, connections, _, errors):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-            await until(lambda: connections)
-            (one,) = connections
-            writer.write(sent)
-            writer.write_eof()
-            await until(lambda: one._has_ended or one.flow.read_paused)
-            may_answer.set()
-            async with asyncio.timeout(PATIENCE):
-                text = await reader.read()
-            await until(lambda: not connections)
-            writer.close()
-            assert not errors
-            return text
-
-    text = asyncio.run(run())
-    assert text.count(b"HTTP/1.1 200 OK\r\n") == n_answers == len(n_bodies)
-    assert text.count(b"x") == n_answers * length
+def test_too_many_connections_are_told_to_come_again(served):
+    """Each that asks is refused and closed, until there are few enough."""
+    port, _ = served
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE)) for _ in range(8)]
+        wait_for(lambda: call(port, "/health")[0] == 503)
+        text = sent_to(port, GET + b"\r\n")
+        assert text.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in text.lower()
+        error = json.loads(text.partition(b"\r\n\r\n")[2])["error"]
+        assert (error["expected"], error["fix"]) == (
+            "at most 8 connections",
+            "retry later, or raise the limit max_connections of the server",
+        )
+        idle[0].close()
+        wait_for(lambda: call(port, "/health")[0] == 200)
 
 
 # Memory, threads and time
@@ -285,31 +118,19 @@ def body_of(n):
     return b'{"features": []}' + b" " * n
 
 
-def test_the_budget_is_held_until_the_answer_is_sent(trees):
+def test_the_budget_is_held_until_the_answer_is_made(trees):
     service = Service([ServedModel.of("m", trees)], threads=1)
-    served, may_send, sent = service.application(), asyncio.Event(), []
+    read, taken = service._rank, []
 
-    async def receive():
-        return {"type": "http.request", "body": body_of(4 * LARGE), "more_body": False}
+    def noted(body):
+        taken.append(service.large_bytes)
+        return read(body)
 
-    async def send(message):
-        sent.append(message["type"])
-        await may_send.wait()
-
-    async def run():
-        headers = [(b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": "/rank", "headers": headers, "query_string": b""}
-        task = asyncio.create_task(served(scope, receive, send))
-        await until(lambda: sent)
-        held = service._room.taken
-        may_send.set()
-        await task
-        return held, service._room.taken
-
-    held, after = asyncio.run(run())
-    assert 3 * LARGE <= held <= 4 * LARGE
-    assert after == 0
-    assert set(sent) == {"http.response.start", "http.response.body"}
+    service._rank = noted
+    served = service.application()
+    assert asyncio.run(asking(served, "/rank", body_of(4 * LARGE)))[0] == 200
+    assert 3 * LARGE <= taken[0] <= 4 * LARGE
+    assert service.large_bytes == 0
 
 
 class Full(bytearray):
@@ -326,24 +147,24 @@ def test_no_memory_is_not_a_bug_and_nothing_stays_taken(trees, monkeypatch, capl
     monkeypatch.setattr("tierank.serve.application.bytearray", Full, raising=False)
     code, headers, found = asyncio.run(asking(service.application(), "/rank", parts=[body_of(LARGE)] * 5))
     assert (code, headers["retry-after"], found["error"]["got"]) == (503, "1", "too little")
-    assert service._room.taken == 0
+    assert service.large_bytes == 0
     assert "bug" not in caplog.text
 
 
 def test_a_thread_that_cannot_be_started_is_not_called_a_shutdown(monkeypatch):
-    lane = Lane("requests", 1, 1)
+    pool = Pool("requests", 1, 1)
 
     def submit(work):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(lane._pool, "submit", submit)
+    monkeypatch.setattr(pool._pool, "submit", submit)
     deadline = Deadline(60)
-    with pytest.raises(Refusal, match="expected a thread, got none"):
-        asyncio.run(lane.run(lambda: 1, deadline))
+    with pytest.raises(Refusal, match="expected a free thread, got none"):
+        asyncio.run(pool.run(lambda: 1, deadline))
     assert not deadline.left  # the work would be done for nobody
-    lane.close()
-    with pytest.raises(Refusal, match="a server that is stopping"):
-        asyncio.run(lane.run(lambda: 1, Deadline(60)))
+    pool.close()
+    with pytest.raises(Refusal, match="retry on another instance"):
+        asyncio.run(pool.run(lambda: 1, Deadline(60)))
 
 
 @pytest.mark.parametrize("is_stopping", [True, False])
@@ -364,7 +185,7 @@ def test_a_request_that_the_shutdown_cuts_off_gets_an_answer(trees, is_stopping)
     if is_stopping:
         code, headers, found = asyncio.run(run())
         assert (code, headers["connection"], headers["retry-after"]) == (503, "close", "1")
-        assert found["error"]["got"] == "a server that is stopping"
+        assert found["error"]["fix"] == "retry on another instance"
     else:  # the cancellation of somebody else, who has to know
         with pytest.raises(asyncio.CancelledError, match=r"^$"):
             asyncio.run(run())
@@ -400,16 +221,16 @@ def test_connections_do_not_exceed_the_open_files(monkeypatch, caplog):
     monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
     monkeypatch.setattr(resource, "setrlimit", change)
     other = server._OTHER_FILES
-    assert server._fitting(Connections(max_connections=100)).max_connections == 100
+    assert server._allowed_connections(100) == 100
     assert limits == [256, 4096]
-    assert server._fitting(Connections(max_connections=1000)).max_connections == 1000
+    assert server._allowed_connections(1000) == 1000
     assert limits == [1000 + other, 4096]
     assert not caplog.text
-    assert server._fitting(Connections(max_connections=10**30)).max_connections == 4096 - other
+    assert server._allowed_connections(10**30) == 4096 - other
     assert limits == [4096, 4096]
     assert f"at most {4096 - other} connections, as a process may open only 4096 files" in caplog.text
     limits[:] = [20, 20]
-    assert server._fitting(Connections(max_connections=512)).max_connections == 10
+    assert server._allowed_connections(512) == 10
 
 
 def test_that_no_connection_can_be_accepted_is_said_once_a_second(caplog):
@@ -419,7 +240,7 @@ def test_that_no_connection_can_be_accepted_is_said_once_a_second(caplog):
         def time(self):
             return now[0]
 
-    log, full = server._LoopErrors(), {"exception": OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "socket": None}
+    log, full = server.LoopErrors(), {"exception": OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "socket": None}
     for _ in range(2048):
         log(Loop(), {"message": "socket.accept() out of system resource", **full})
     assert [one.message for one in caplog.records] == ["cannot accept connections: Too many open files"]
@@ -438,72 +259,37 @@ def no_fork():
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def test_a_worker_that_cannot_be_started_is_said_at_first_and_tried_again_later(monkeypatch, caplog):
+@pytest.fixture
+def parent():
+    """A parent of two workers, which have not been started."""
+    with Signals() as signals:
+        made = Supervisor(ServingProcess({}, server.Settings(workers=2), None, signals))
+        yield made
+        made._stop()
+
+
+def test_a_worker_that_cannot_be_started_is_said_at_first_and_tried_again_later(parent, monkeypatch, caplog):
     monkeypatch.setattr(os, "fork", no_fork)
-    open_files = Path("/proc/self/fd")
-    n_open = len(list(open_files.iterdir())) if open_files.exists() else 0
-    handlers = [signal.getsignal(number) for number in _BLOCKED]
-    with (
-        Signals() as signals,
-        pytest.raises(ProcessError, match="cannot start worker 0: Resource temporarily unavailable"),
-    ):
-        fork_workers(2, {}, Counters([]), signals, patience=60.0)
-    assert [signal.getsignal(number) for number in _BLOCKED] == handlers
-    assert not set(signal.pthread_sigmask(signal.SIG_BLOCK, [])) & set(_BLOCKED)
-    assert not n_open or len(list(open_files.iterdir())) == n_open
-    parent = _Parent(2, {}, Counters([]), Signals(), 60.0)
-    parent.was_ready, parent.due = True, {1: 0.0}
-    assert parent._start_due() is None
+    with pytest.raises(ProcessError, match="worker 0: expected a new process, got: Resource temporarily unavailable"):
+        parent.run()
+    parent.was_ready, parent.is_stopping, parent.due = True, False, {1: 0.0}
+    parent._start_due()
+    parent.is_stopping = True
     assert parent.due[1] > 0
     assert "cannot start worker 1: Resource temporarily unavailable; trying again" in caplog.text
 
 
-def test_a_killed_process_leaves_no_copy_of_a_model_behind(tmp_path, monkeypatch):
-    """Its parent removes it, when it learns of the death."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    program = "from tierank.serve.snapshots import Snapshot\nwith Snapshot('m', {'model.json': b'{}'}, None).written():"
-    program += "\n    print('here', flush=True)\n    input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}, **pipes)
-    child = process.pid
-    assert process.stdout.readline() == b"here\n"
-    with Snapshot(Path("m"), {"model.json": b"{}"}, None).written() as ours:
-        ends = socket.socketpair()
-        parent = _Parent(2, {}, Counters([]), Signals(), 60.0)
-        parent.is_stopping, parent.workers = True, {child: _Worker(0, child, ends[0])}
-        assert len(list(tmp_path.iterdir())) == 2
-        os.kill(child, signal.SIGKILL)
-        ends[1].close()
-        wait_for(lambda: parent._reap() or not parent.workers)
-        assert list(tmp_path.iterdir()) == [ours]
-    process.communicate()
-
-
-def test_a_worker_that_dies_again_and_again_is_restarted_less_and_less_often():
+def test_a_worker_that_dies_again_and_again_is_restarted_less_and_less_often(parent):
     """The first time at once; whether it was never ready or for some seconds makes no difference."""
-    parent = _Parent(2, {}, Counters([]), Signals(), 60.0)
-    parent.was_ready = True
 
     def pause_after(seconds_ready, number=0):
-        worker = _Worker(number, 0, None, math.inf if seconds_ready is None else time.monotonic() - seconds_ready)
-        before = time.monotonic()
-        parent._lost(worker, -signal.SIGKILL)
-        return parent.due[number] - before
+        return parent._pause_after(Worker(number, None, None, time.monotonic() - seconds_ready))
 
-    lived = [None, 0, None, 20, 40, None, None]
-    for seconds, least in zip(lived, [0, 2, 4, 8, 16, 32, 60], strict=True):
-        assert least <= pause_after(seconds) < least + 1
-    assert pause_after(None, number=1) < 1  # another one
-    assert pause_after(61) < 1  # it ran well: the next one starts at once again
-    assert 2 <= pause_after(59) < 3
-
-
-def test_any_time_between_two_checks_can_be_waited_for():
-    assert _Parent(2, {}, Counters([]), Signals(), 60.0, 1e300)._milliseconds() == 0  # the first process is due
-    parent = _Parent(2, {}, Counters([]), Signals(), 60.0, 1e300)
-    parent.due = {}
-    assert parent._milliseconds() == _LONGEST * 1e3
-    assert _LONGEST * 1e3 < 2**31
+    lived = [-math.inf, 0, -math.inf, 20, 40, -math.inf, -math.inf]
+    assert [pause_after(seconds) for seconds in lived] == [0, 2, 4, 8, 16, 32, 60]
+    assert pause_after(-math.inf, number=1) == 0  # another one
+    assert pause_after(61) == 0  # it ran well: the next one starts at once again
+    assert pause_after(59) == 2
 
 
 def test_other_libraries_log_errors_alone(monkeypatch):

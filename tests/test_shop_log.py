@@ -53,7 +53,7 @@ def test_columns_are_left_out_or_chosen(folder, capsys):
     assert code == 2
     doubt = "column 'title': [0-9]+ different texts such as 'shoe 0', 100% of the rows have a text that no other query"
     assert re.search(doubt, err)
-    assert "give --categories title to learn from each text, or --means title" in err
+    assert "declare --categories title to learn from each text, or --means title" in err
     assert "or --texts QUERY:DOCUMENT to match the texts of two columns" in err
     assert "leave the column out with --ignore title" in err
     assert train(capsys, "--ignore", "title,product_id")[0] == 0
@@ -144,7 +144,7 @@ def test_features_and_ignore_in_all_forms(tmp_path):
 
 
 def test_one_cache_serves_all_ways_to_choose_the_same_features(tmp_path, monkeypatch):
-    from tierank.readers import cache
+    from tierank.io import cache
 
     monkeypatch.setattr(cache, "_WORTH_IT", 0)
     log(1).to_csv(tmp_path / "a.csv", index=False)
@@ -174,7 +174,8 @@ def test_missing_ratings_are_named_with_the_file_and_the_option(folder, capsys):
     for command in (("evaluate", "test.csv", "model"), ("describe", "test.csv")):
         code, _, err = run(capsys, *command, *query)
         assert code == 2
-        assert err == "tierank: test.csv: expected ratings, got none; name their column with --rating-column\n"
+        assert err.startswith("tierank: test.csv: this data set has no ratings: expected ")
+        assert err.endswith("a rating column in its file; name that column with --rating-column\n")
 
 
 def test_text_has_no_columns_to_choose(folder, capsys):

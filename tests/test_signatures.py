@@ -14,7 +14,7 @@ import pytest
 
 import tierank
 from tierank import cli
-from tierank.readers.signatures import SIGNATURES
+from tierank.io.paths import SIGNATURES
 
 FRAME = pd.DataFrame({"qid": [1, 1, 2, 2], "rating": [0, 1, 2, 0], "price": [0.5, 1.5, 2.5, 3.5]})
 LETOR = b"1 qid:1 1:0.5\n0 qid:1 1:0.25\n"

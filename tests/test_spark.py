@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 
 import tierank
 from tierank import DataError, ParameterError, RankingDataset, TeamError, TreeRanker, UMart, URank
-from tierank.distributed import fit, predict, scored_tables, spark, spark_tasks
+from tierank.distributed import fit, predict, spark
+from tierank.distributed import parts as scored_tables
+from tierank.distributed import spark as spark_tasks
 
 pyarrow = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

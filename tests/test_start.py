@@ -10,8 +10,8 @@ import pytest
 
 import tierank
 from tierank import Blend, DataError, LambdaMART, ListNet, ParameterError, TreeRanker, UBoost, UMart, URank, UrBoost
-from tierank.objectives import LambdaRankObjective
-from tierank.training import trees as tree_training
+from tierank.losses import LambdaRankObjective
+from tierank.rankers import tree_training as tree_training
 
 TREES = {"n_trees": 8, "min_documents": 5, "n_jobs": 1}
 NETWORK = {"max_epochs": 4, "hidden": (8,), "n_jobs": 1}
@@ -61,7 +61,7 @@ def test_one_run_in_two_parts_is_one_run(parts):
     settings = {"min_documents": 5, "n_jobs": 1}
     whole = UMart(n_trees=60, **settings).fit(old)
     later = UMart(n_trees=10, **settings).fit(old, start=UMart(n_trees=50, **settings).fit(old))
-    assert tree_training._STRETCH == 50
+    assert tree_training.STRETCH == 50
     np.testing.assert_array_equal(later.predict(test), whole.predict(test))
 
 
@@ -180,9 +180,9 @@ def test_features_are_matched_by_their_names(parts):
 @pytest.mark.parametrize(
     ("ranker", "start", "message"),
     [
-        (Blend(), UMart(**TREES), "start: expected None, as each member of a blend leaves out queries to validate on"),
-        (UBoost(), URank(**NETWORK), "start: expected None, as the learners of UBoost are fitted to residuals"),
-        (UrBoost(), URank(**NETWORK), "start: expected None, as the learners of UrBoost are fitted to residuals"),
+        (Blend(), UMart(**TREES), "start: Blend cannot continue from a model; leave it out"),
+        (UBoost(), URank(**NETWORK), "start: UBoost cannot continue from a model; leave it out"),
+        (UrBoost(), URank(**NETWORK), "start: UrBoost cannot continue from a model; leave it out"),
         (UMart(), URank(**NETWORK), r"start: expected a tree ranker, got URank; UMart\(base=URank\(\)\) grows trees"),
         (URank(), UMart(**TREES), "start: expected a network ranker, such as URank, got UMart"),
         (URank(), UBoost(**NETWORK), "start: expected a network ranker, such as URank, got UBoost"),
@@ -225,7 +225,7 @@ def test_monotone_and_linear_trees_go_on(parts):
 
 
 def test_a_start_must_be_a_fitted_ranker(parts):
-    with pytest.raises(tierank.NotFittedError, match="this UMart is not fitted: call fit first"):
+    with pytest.raises(tierank.NotFittedError, match="this UMart is not fitted; call fit first"):
         UMart(**TREES).fit(parts[0], start=UMart())
     with pytest.raises(ParameterError, match=r"start: expected a fitted ranker, got str; tierank\.load reads a"):
         UMart(**TREES).fit(parts[0], start="model")
@@ -239,7 +239,7 @@ def test_a_loss_of_ones_own_goes_on(parts):
 
 
 def test_a_ranker_of_ones_own_can_go_on(parts):
-    """The contract: ``check_start`` accepts, and ``fit_model`` finds the model."""
+    """The contract: it is capable of it, ``check_inputs`` accepts, and ``fit_model`` finds the model."""
 
     class Sum(tierank.FittedModel):
         def __init__(self, weights):
@@ -249,8 +249,12 @@ def test_a_ranker_of_ones_own_can_go_on(parts):
             return data.features @ self.weights
 
     class Means(tierank.Ranker):
-        def check_start(self, start, settings):
-            if not isinstance(start.model_, Sum):
+        def capabilities(self):
+            return frozenset({"start"})
+
+        def check_inputs(self, settings, train=None, start=None):
+            super().check_inputs(settings, train, start)
+            if start is not None and not isinstance(start.model_, Sum):
                 raise ParameterError(argument="start", expected="Means", got=type(start).__name__)
 
         def fit_model(self, train, valid, context):
@@ -297,9 +301,10 @@ def test_a_start_that_cannot_work_is_refused_before_data_are_read(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     data = tierank.make_ranking(20, n_features=3, mean_length=8, max_length=12)
     tierank.LinearRanker().fit(data).save("linear")
-    assert cli.main(["train", "lambdamart", "--train", "missing.txt", "--start", "linear", "--out", "new"]) == 2
+    (tmp_path / "odd.txt").write_text("read too early")
+    assert cli.main(["train", "lambdamart", "--train", "odd.txt", "--start", "linear", "--out", "new"]) == 2
     assert "start: expected" in capsys.readouterr().err
-    assert cli.main(["train", "lambdamart", "--train", "missing.txt", "--start", "nothing", "--out", "new"]) == 2
+    assert cli.main(["train", "lambdamart", "--train", "odd.txt", "--start", "nothing", "--out", "new"]) == 2
     assert "nothing" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tierank.training.lightgbm_adapter import exact_in_sums
+from tierank.rankers.tree_training import exact_in_sums
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierank.dataset import RankingDataset
+from tierank.data.dataset import RankingDataset
 from tierank.errors import ParameterError
-from tierank.synth import make_ranking
+from tierank.io.synth import make_ranking
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tierank.data.text import PARTS, BM25Statistics
 from tierank.errors import DataError
 from tierank.kernels.texts import different_grams
-from tierank.texts import PARTS, TextStatistics
 
 DOCUMENTS = [
     "Simpson Strong-Tie 12-Gauge Angle",
@@ -92,7 +92,7 @@ def cosine(one, other):
 
 def test_every_part_is_what_its_formula_says():
     queries, documents = zip(*[(query, document) for query in QUERIES for document in DOCUMENTS], strict=True)
-    numbers = TextStatistics.learn(DOCUMENTS).match(queries, documents)
+    numbers = BM25Statistics.learn(DOCUMENTS).match(queries, documents)
     slow = slow_statistics(DOCUMENTS)
     for row, query, document in zip(numbers, queries, documents, strict=True):
         expected = slow_match(query, document, slow)
@@ -108,7 +108,7 @@ texts = st.lists(st.sampled_from(["a", "ab", "abc", "b2", "3.5", "l'eau", "x:y",
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=8))
 def test_random_texts_match_as_the_slow_twin_says(pairs):
     queries, documents = zip(*pairs, strict=True)
-    statistics = TextStatistics.learn([*documents, "a b"])
+    statistics = BM25Statistics.learn([*documents, "a b"])
     slow = slow_statistics([*documents, "a b"])
     for row, (query, document) in zip(statistics.match(queries, documents), pairs, strict=True):
         expected = slow_match(query, document, slow)
@@ -132,7 +132,7 @@ def test_random_texts_match_as_the_slow_twin_says(pairs):
     ],
 )
 def test_words_are_broken_as_unicode_does(text, words):
-    row = TextStatistics.learn([text]).match([text], [text])[0]
+    row = BM25Statistics.learn([text]).match([text], [text])[0]
     assert row[PARTS.index("query_length")] == row[PARTS.index("document_length")] == words
     if words:
         assert row[PARTS.index("is_equal")] == 1
@@ -140,7 +140,7 @@ def test_words_are_broken_as_unicode_does(text, words):
 
 def test_forms_of_the_same_text_are_the_same():
     one, other = "ＣＡＦÉ ﬁne ℌ", "café fine h"
-    statistics = TextStatistics.learn([one])
+    statistics = BM25Statistics.learn([one])
     np.testing.assert_array_equal(statistics.match([one], [other]), statistics.match([other], [one]))
     assert statistics.match([one], [other])[0, PARTS.index("is_equal")] == 1
     assert statistics.match(["straße"], ["STRASSE"])[0, PARTS.index("is_equal")] == 1
@@ -148,19 +148,19 @@ def test_forms_of_the_same_text_are_the_same():
 
 def test_a_pair_gives_the_same_bits_alone_and_among_others(monkeypatch):
     queries, documents = zip(*[(query, document) for query in QUERIES for document in DOCUMENTS], strict=True)
-    statistics = TextStatistics.learn(DOCUMENTS)
+    statistics = BM25Statistics.learn(DOCUMENTS)
     together = statistics.match(queries, documents)
     alone = [statistics.match([query], [document])[0] for query, document in zip(queries, documents, strict=True)]
     assert together.tobytes() == np.array(alone).tobytes()
-    monkeypatch.setattr("tierank.texts._AT_A_TIME", 5)
+    monkeypatch.setattr("tierank.data.text._AT_A_TIME", 5)
     assert statistics.match(queries, documents, n_jobs=2).tobytes() == together.tobytes()
-    assert TextStatistics.learn(DOCUMENTS[::-1]).match(queries, documents).tobytes() == together.tobytes()
+    assert BM25Statistics.learn(DOCUMENTS[::-1]).match(queries, documents).tobytes() == together.tobytes()
 
 
 def test_statistics_are_kept_in_arrays():
-    statistics = TextStatistics.learn(DOCUMENTS)
+    statistics = BM25Statistics.learn(DOCUMENTS)
     arrays = statistics.arrays()
-    again = TextStatistics.from_arrays(arrays)
+    again = BM25Statistics.from_arrays(arrays)
     assert again.match(QUERIES, QUERIES).tobytes() == statistics.match(QUERIES, QUERIES).tobytes()
     damaged = [
         {name: value for name, value in arrays.items() if name != "words"},
@@ -171,11 +171,11 @@ def test_statistics_are_kept_in_arrays():
     ]
     for each in damaged:
         with pytest.raises(DataError, match="expected the statistics of texts, got a damaged file"):
-            TextStatistics.from_arrays(each)
+            BM25Statistics.from_arrays(each)
 
 
 def test_no_documents_and_no_words():
-    statistics = TextStatistics.learn([])
+    statistics = BM25Statistics.learn([])
     assert np.isfinite(statistics.match(["a", "", "b"], ["a", "b", ""])).all()
     assert statistics.match([], []).shape == (0, len(PARTS))
     with pytest.raises(DataError, match="expected 1 documents, one per query, got 2"):

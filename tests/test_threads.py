@@ -14,9 +14,9 @@ import pytest
 
 import tierank
 from tierank.kernels import n_threads, n_workers, one_thread, threads
-from tierank.training import lightgbm_adapter
-from tierank.training.lightgbm_adapter import training_threads
-from tierank.training.tree_parameters import threads_for
+from tierank.rankers import lightgbm as lightgbm_adapter
+from tierank.rankers.lightgbm import training_threads
+from tierank.rankers.tree_settings import threads_for
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_networks_with_small_steps_have_one_thread() -> None:
 
 
 def test_trees_get_the_threads_that_their_data_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tierank.training import trees
+    from tierank.rankers import tree_training as trees
 
     data, seen = tierank.make_ranking(30, n_features=4, mean_length=8, max_length=12), []
 
@@ -137,8 +137,8 @@ def test_trees_get_the_threads_that_their_data_is_worth(monkeypatch: pytest.Monk
         seen.append(given[3]["num_threads"])  # type: ignore[index]
         return original(*given)  # type: ignore[arg-type]
 
-    original = trees.Data.prepare
-    monkeypatch.setattr(trees.Data, "prepare", prepare)
+    original = trees.BinnedData
+    monkeypatch.setattr(trees, "BinnedData", prepare)
     monkeypatch.setattr(lightgbm_adapter, "most_threads", lambda: 8)
     scores = [tierank.UMart(n_trees=3, n_jobs=jobs).fit(data).predict(data) for jobs in (None, 2, -1)]
     assert seen == [1, 2, 8]

@@ -11,7 +11,7 @@ import tierank
 from tierank import LambdaLoss, NetworkRanker, TreeRanker, UBoost, UMart, URank, UrBoost
 
 torch = pytest.importorskip("torch")
-from tierank.torch_state import own_torch, seeded
+from tierank.losses.torch_state import own_torch, seeded
 
 SMALL = {"max_epochs": 2, "hidden": (6,), "n_jobs": 1}
 TREES = {"n_trees": 4, "min_documents": 2, "n_jobs": 1}
@@ -171,7 +171,7 @@ def test_the_seed_is_that_of_callers_networks_and_losses_too(name, parts):
 @pytest.mark.parametrize("name", ["network", "loss of a network"])
 def test_training_with_callers_random_numbers_is_resumed_exactly(name, parts, tmp_path, monkeypatch):
     train, valid, test = parts
-    monkeypatch.setattr("tierank.training.networks.loop._EVERY", 0.0)  # a checkpoint after each epoch
+    monkeypatch.setattr("tierank.rankers.network_training._EVERY", 0.0)  # a checkpoint after each epoch
     whole = OWN[name]().fit(train, valid=valid).predict(test)
 
     def interrupt(step):

@@ -20,8 +20,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import tierank
 from tierank import DataError, NotFittedError, RankingDataset
-from tierank.kernels import scaling
-from tierank.rankers import UMart
+from tierank.kernels import features as scaling
+from tierank.rankers.trees import UMart
 from tierank.transforms import TRANSFORMS, Log1p, Quantile, QueryLog1p, QueryMinMax, QueryRank, Standard, Unchanged
 
 NAN = math.nan
@@ -357,7 +357,7 @@ def test_queries_are_known_in_both_or_in_neither(name, data):
     ids = np.repeat(data.query_ids, data.lengths)
     with pytest.raises(DataError, match=r"expected one query id per row, as in fit, .*np\.zeros\(len\(X\)\)"):
         TRANSFORMS[name]().fit(data).transform(data.features)
-    with pytest.raises(DataError, match=r"fitted without queries .* Pass qid to fit too"):
+    with pytest.raises(DataError, match=r"qid: expected none, as in fit, got query ids.* pass qid to fit too"):
         TRANSFORMS[name]().fit(data.features).transform(data.features, qid=ids)
 
 
@@ -365,7 +365,7 @@ def test_queries_are_known_in_both_or_in_neither(name, data):
 def test_before_fit(name):
     unfitted = TRANSFORMS[name]()
     for error in (NotFittedError, SklearnNotFittedError):
-        with pytest.raises(error, match="is not fitted: call fit first"):
+        with pytest.raises(error, match="is not fitted; call fit first"):
             unfitted.transform([[1.0]])
     with pytest.raises(NotFittedError, match="call fit first"):
         unfitted.state()

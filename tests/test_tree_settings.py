@@ -13,10 +13,11 @@ from sklearn.base import clone
 
 import tierank
 from tierank import DataError, LambdaMART, ParameterError, RankingDataset, TreeRanker, UMart
-from tierank.team import Team
-from tierank.training import tree_parameters
-from tierank.training.lightgbm_adapter import Rows, bin_rows
-from tierank.training.tree_parameters import RENAMED, for_features, lightgbm_parameters
+from tierank.data.team import Team
+from tierank.rankers import lightgbm as adapter
+from tierank.rankers import tree_settings
+from tierank.rankers.lightgbm import Rows, bin_rows
+from tierank.rankers.tree_settings import RENAMED, for_data, lightgbm_parameters
 
 ALIASES = lightgbm.basic._ConfigAliases._get_all_param_aliases()
 KINDS = {"UMart": UMart, "LambdaMART": LambdaMART, "TreeRanker": TreeRanker}
@@ -155,7 +156,8 @@ def each(names, *, read=True):
 
 def test_every_parameter_of_lightgbm_is_classified():
     """Also those of a later LightGBM: whoever brings it here decides what its new parameters mean."""
-    meanings = [USED, tree_parameters._UNUSED, tree_parameters._FIXED, RENAMED]
+    unused = [name for names in tree_settings._UNUSED.values() for name in names.split()]
+    meanings = [USED, unused, tree_settings._FIXED, RENAMED]
     known = [*OF_LAMBDARANK, *(name for meaning in meanings for name in meaning)]
     assert len(known) == len(set(known))
     newer = {"gpu_device_id_list"} if tuple(map(int, lightgbm.__version__.split(".")[:2])) < (4, 7) else set()
@@ -214,7 +216,7 @@ def test_lightgbm_finds_the_faster_way_unless_sums_are_not_exact_or_data_are_lar
     ):
         text = make("UMart", **chosen).fit(data).model_.text
         assert (f"[force_col_wise: {told[0]}]" in text, f"[force_row_wise: {told[1]}]" in text) == (True, True)
-    monkeypatch.setattr(tree_parameters, "_MOST_COPIED", data.n_documents * data.n_features - 1)
+    monkeypatch.setattr(tree_settings, "_MOST_COPIED", data.n_documents * data.n_features - 1)
     assert "[force_col_wise: 1]" in make("UMart").fit(data).model_.text
 
 
@@ -247,14 +249,16 @@ def test_the_device_is_lightgbms(kind, data):
         refusal = str(error)
     else:
         refusal = ranker.model_.text
-    assert re.search(r"LightGBM refuses its settings or data: |\[device_type: gpu\]", refusal)
+    assert re.search(
+        r"LightGBM: expected settings and data that it does not refuse, got |\[device_type: gpu\]", refusal
+    )
     with pytest.raises(ParameterError, match="unknown device_type 'tpu'"):
         make(kind, device_type="tpu").fit(data)
     for name, value in OF_CARDS.items():
         with pytest.raises(ParameterError, match=f"^{name}: expected device_type to be set too, got device_type='cpu'"):
             make(kind, **{name: value}).fit(data)
         settings = make(kind, device_type="gpu", **{name: value}).checked_settings()
-        params = lightgbm_parameters(settings, {name: one.default for name, one in USED.items()})
+        params = lightgbm_parameters(settings)
         assert (params["device_type"], params[name]) == ("gpu", value)
 
 
@@ -307,9 +311,11 @@ def test_a_parameter_without_the_one_it_needs_is_refused(kind, data, plain):
 
 
 def test_a_parameter_of_a_later_lightgbm_is_refused(monkeypatch):
-    known = tree_parameters.parameter_names() | {"new_thing": "new_thing", "newest": "new_thing"}
-    monkeypatch.setattr(tree_parameters, "parameter_names", lambda: known)
-    with pytest.raises(ParameterError, match=r"newest: LightGBM .* has this parameter and this version of"):
+    known = adapter.parameter_names() | {"new_thing": "new_thing", "newest": "new_thing"}
+    monkeypatch.setattr(adapter, "parameter_names", lambda: known)
+    with pytest.raises(
+        ParameterError, match=r"newest: got a parameter of LightGBM that this version of tierank does not"
+    ):
         make("UMart", newest=3)
 
 
@@ -325,18 +331,18 @@ def test_a_parameter_of_a_later_lightgbm_is_refused(monkeypatch):
         ({**GOSS, "other_rate": 0.0}, "other_rate: expected a number > 0 and <= 1, got 0"),
         (
             {**GOSS, "top_rate": 0.8, "other_rate": 0.3},
-            "top_rate, other_rate: expected fractions that sum to",
+            r"top_rate: expected top_rate \+ other_rate <= 1, got 1.1",
         ),
-        ({**GOSS, "learning_rate": 0.1}, r"goss begins after 1 / learning_rate rounds .* got 10; raise .* or n_trees"),
+        ({**GOSS, "learning_rate": 0.1}, r"1 / learning_rate below 6, as goss begins .* got 10; raise .* or n_trees"),
         (
             {**GOSS, "learning_rate": 0.02, "n_trees": 500},
-            "expected fewer than 50, got 50; raise learning_rate$",
+            "expected 1 / learning_rate below 50, .* got 50; raise learning_rate$",
         ),
-        ({"force_col_wise": True, "force_row_wise": True}, "force_col_wise, force_row_wise: expected only one"),
+        ({"force_col_wise": True, "force_row_wise": True}, "force_col_wise: expected False with force_row_wise"),
         ({"zero_as_missing": True, "use_missing": False}, "zero_as_missing: expected False with use_missing=False"),
         ({"zero_as_missing": True, "linear_tree": True}, "zero_as_missing: expected False with linear_tree"),
-        ({"idcg_at": 5, "weights": "gain"}, "idcg_at: expected None with weights='gain', .* got 5"),
-        ({"gain": "linear", "weights": "none"}, "gain: expected its default with weights='none'"),
+        ({"idcg_at": 5, "weights": "gain"}, "idcg_at: has no effect with weights='gain', .*; leave out idcg_at"),
+        ({"gain": "linear", "weights": "none"}, "gain: has no effect with weights='none'"),
         ({"select_by": 5}, "select_by: expected a metric or a list of metrics, .* got 5"),
     ],
 )
@@ -361,10 +367,10 @@ def test_settings_that_cannot_stand_together(chosen, message, data):
         ({"categorical_feature": [-1]}, "categorical_feature: expected a list of features, by number"),
         ({"categorical_feature": [1.5]}, "categorical_feature: expected a list of features, by number"),
         ({"categorical_feature": 1.5}, "categorical_feature: expected a list of features"),
-        ({"feature_contri": [0.5]}, "feature_contri: expected 8, one for each feature, got 1"),
-        ({"max_bin_by_feature": [5] * 9}, "max_bin_by_feature: expected 8, one for each feature, got 9"),
+        ({"feature_contri": [0.5]}, "feature_contri: expected 8 numbers, one for each feature, got 1"),
+        ({"max_bin_by_feature": [5] * 9}, "max_bin_by_feature: expected 8 numbers, one for each feature, got 9"),
         ({"max_bin_by_feature": [1] * 8}, "max_bin_by_feature: expected an integer >= 2 and <= 2147483647, got 1"),
-        ({"cegb_penalty_feature_lazy": [1.0]}, "cegb_penalty_feature_lazy: expected 8, one for each feature"),
+        ({"cegb_penalty_feature_lazy": [1.0]}, "cegb_penalty_feature_lazy: expected 8 numbers, one for each feature"),
         ({"monotone_constraints": [2] * 8}, r"monotone_constraints: expected 1 \(increasing\).* got 2"),
         ({"monotone_constraints": 1}, "monotone_constraints: expected a list with 1, 0 or -1 for each feature"),
         (
@@ -428,20 +434,20 @@ def test_seeds_do_not_run_over(data):
 
 
 def test_features_and_their_copies():
-    names = ("a", "b", "c")
+    data = RankingDataset(np.zeros((2, 3)), feature_names=("a", "b", "c"))
     params = {
         "categorical_feature": ["c", 0],
         "interaction_constraints": [["a", 1], [2]],
         "monotone_constraints": [1, 0, -1],
         "max_bin_by_feature": [5, 6, 7],
     }
-    assert for_features(params, 3, names, copies=2) == {
+    assert for_data(params, data, copies=2) == {
         "categorical_feature": [2, 0],
         "interaction_constraints": [[0, 1, 3, 4], [2, 5]],
         "monotone_constraints": [1, 0, -1, 1, 0, -1],
         "max_bin_by_feature": [5, 6, 7, 5, 6, 7],
     }
-    assert for_features({"lambda_l2": 1.0}, 3, names, copies=3) == {}
+    assert for_data({"lambda_l2": 1.0}, data, copies=3) == {"lambda_l2": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -520,7 +526,7 @@ def changed(folder, change):
         ({"select_by": ["ndgc@3"]}, r"did you mean 'ndcg'\?"),
         ({"select_by": 5}, "select_by: expected a metric or a list of metrics"),
         ({"rule": "lightgmb"}, r"did you mean 'lightgbm'\?"),
-        ({"for_target": "slor"}, "unknown target 'slor'"),
+        ({"for_target": "slor"}, r"for_target: .*got 'slor'; did you mean 'solr'\?"),
         ({"nonsense": 5}, "unknown setting of .* 'nonsense'"),
         ({"base": 5}, "base: expected a ranker, such as UMart"),
     ],

@@ -57,7 +57,7 @@ def later(train: tierank.RankingDataset, ranker: tierank.UMart) -> tierank.UMart
 
 def test_arrays() -> None:
     X, y, qid = np.arange(8.0).reshape(4, 2), [1, 0, 2, 0], ["a", "a", "b", "b"]
-    ranker = tierank.LinearRanker().fit(X, y, qid=qid, valid=(X, y, qid))
+    ranker = tierank.LinearRanker().fit(X, y, qid=qid, valid=(X[:, ::-1], y, qid))
     assert ranker.predict(X, qid=qid).shape == (4,)
 
 

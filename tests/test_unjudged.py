@@ -18,9 +18,9 @@ from tierank.cli import main
 from tierank.errors import DataError, ParameterError
 from tierank.losses import LOSSES
 from tierank.metrics import RULES
-from tierank.rankers import Ranker
-from tierank.training.model import FittedModel, Resources
-from tierank.training.networks import QueryLists
+from tierank.rankers.base import Ranker
+from tierank.rankers.model import FittedModel, Resources
+from tierank.rankers.network_scoring import QueryLists
 from tierank.transforms import QueryMinMax, add_query_copies, make_transform
 
 NAN = math.nan
@@ -80,7 +80,7 @@ def test_data_without_any_judged_document():
     assert repr(data).endswith("ratings 2 unjudged)")
     with pytest.raises(DataError, match="expected at least one document with a rating, got unjudged documents only"):
         data.drop_unjudged()
-    with pytest.raises(DataError, match="nothing to judge: all 1 queries are left out"):
+    with pytest.raises(DataError, match="got 1 with no rating above 0"):
         evaluate(data, [1, 2])
     with pytest.raises(DataError, match=r"^y: expected at least one document with a rating, got unjudged documents"):
         tierank.LinearRanker().fit(data)
@@ -110,8 +110,7 @@ def test_qrels_leave_unjudged_documents_out(tmp_path):
 
 
 def test_losses_and_objectives_take_no_unjudged_documents():
-    from tierank.losses import Batch
-    from tierank.objectives import UMartObjective
+    from tierank.losses import Batch, UMartObjective
 
     with pytest.raises(DataError, match="y, row 1: expected a rating, got NaN, an unjudged document"):
         Batch([0, 2], [1, NAN])

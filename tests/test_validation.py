@@ -1,6 +1,7 @@
 """Scorer and folds inside scikit-learn's own tools: the numbers are those of ``evaluate`` on the same rows."""
 
 import pickle
+import warnings
 from functools import partial
 
 import joblib
@@ -152,7 +153,7 @@ def test_models_that_know_no_queries_are_judged_by_them_too(rows):
     for model in (linear, theirs, make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)):
         expected = tierank.evaluate(data, model.predict(X), "ndcg@10").mean("ndcg@10")
         assert tierank.scorer()(model, X, y, qid=qid) == expected
-        with pytest.raises(DataError, match="qid: expected one query id per row, got none; all rows as one query"):
+        with pytest.raises(DataError, match="qid: expected one query id per row, got none, and all rows as one query"):
             tierank.scorer()(model, X, y)
 
 
@@ -172,7 +173,8 @@ def test_missing_query_ids_are_said(rows):
     with pytest.warns(UserWarning, match=f"no qid was given, so all {len(X)} rows are one query"):
         alone = clone(ranker).fit(X, y)  # all rows are one query, here and there
     expected = tierank.evaluate(RankingDataset(X, y), alone.predict(X), "ndcg@10").mean("ndcg@10")
-    assert tierank.scorer()(alone, X, y) == expected
+    with pytest.warns(UserWarning, match=f"score: no qid was given, so all {len(X)} rows are one query"):
+        assert tierank.scorer()(alone, X, y) == expected
     assert tierank.scorer()(ranker, RankingDataset(X, y, qid)) == tierank.scorer()(ranker, X, y, qid=qid)
 
 
@@ -303,3 +305,48 @@ def test_seeds_deal_other_folds():
     assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
     fixed = [split_of(lengths, 4, shuffle=False, seed=seed)[1] for seed in (0, 1)]
     assert all(np.array_equal(a, b) for a, b in zip(*fixed, strict=True))
+
+
+# Lists that were cut
+
+
+def test_rows_of_one_list_on_both_sides_are_noticed(rows):
+    X, y, qid = rows
+    ranker = tierank.UMart(n_trees=3, n_jobs=1)
+    cut = "some queries have other documents here than in the training data.*cv=tierank.QueryKFold"
+    for scoring in (None, tierank.scorer()):
+        with pytest.warns(UserWarning, match=cut):
+            GridSearchCV(ranker, {"seed": [0]}, cv=3, scoring=scoring).fit(X, y, qid=qid)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            GridSearchCV(ranker, {"seed": [0]}, cv=QueryKFold(3), scoring=scoring, return_train_score=True).fit(
+                X, y, qid=qid
+            )
+    pipeline = Pipeline([("scale", StandardScaler()), ("rank", ranker)])
+    with pytest.warns(UserWarning, match=cut):
+        cross_validate(pipeline, X, y, cv=2, params={"qid": qid}, scoring=tierank.scorer())
+
+
+def test_folds_without_query_ids_are_noticed(rows):
+    X, y, qid = rows
+    with (
+        sklearn.config_context(enable_metadata_routing=False),
+        pytest.warns(UserWarning, match="^no qid was given, so all .* rows are one query"),
+        pytest.warns(UserWarning, match="^score: no qid was given, so all .* rows are one query"),
+    ):
+        GridSearchCV(tierank.UMart(n_trees=3, n_jobs=1), {"seed": [0]}, cv=GroupKFold(3)).fit(X, y, groups=qid)
+
+
+def test_only_cut_lists_are_noticed():
+    """By hand: lists that are the same or new are whole, whatever their order; unjudged documents do not count."""
+    X, y, qid = np.eye(8), np.array([0.0, 1, 2, 0.5, 1, 0.25, np.nan, 0]), np.repeat(["a", "b"], 4)
+    ranker = tierank.UMart(n_trees=1, min_documents=1).fit(X, y, qid)
+    turned = np.arange(8)[::-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for whole in (np.arange(8), turned, np.arange(4), np.delete(turned, 1)):
+            ranker.score(X[whole], y[whole], qid[whole])
+        ranker.score(X[1:], y[1:], qid=["c"] * 7)
+    for part in (np.arange(3), np.array([0, 1, 2, 3, 4, 7])):
+        with pytest.warns(UserWarning, match="some queries have other documents here"):
+            ranker.score(X[part], y[part], qid[part])

@@ -1,7 +1,9 @@
 """Values of the wrong kind: every public function refuses them with an error of tierank that names the argument."""
 
+import dataclasses
 import inspect
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,13 +37,13 @@ def arguments(data, folder):
     ranker = LambdaMART(n_trees=3).fit(train, valid=valid)
     scores = ranker.predict(data)
     systems = {"model": scores, "first": data.features[:, 0]}
-    run = tierank.cross_validate({"trees": ranker}, [(train, valid, valid)])
+    run = tierank.cross_validate({"trees": ranker}, [data.split(0.6, 0.2, 0.2)])
     ranker.save(folder / "model")
     ranker.export(folder / "solr", to="solr")
     tierank.write_scores(scores, folder / "scores.txt")
     tierank.write(data, folder / "data.txt")
     return {
-        "compare": {"data": data, "scores": systems, "baseline": "first", "metrics": "ndcg@5", "n_resamples": 10},
+        "compare": {"data": data, "scores": systems, "baseline": "first", "metrics": "ndcg@5"},
         "describe": {"data": data, "other": data},
         "evaluate": {"data": data, "scores": scores, "metrics": "ndcg@5", "rule": "tierank"},
         "explain_pair": {"ranker": ranker, "data": data, "query": 1, "above": 1, "below": 2},
@@ -227,6 +229,43 @@ def test_data_in_place_of_scores_are_recognised(n_features, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["predict model data.txt", "clicks evaluate log.csv --score-column new"])
-def test_the_number_of_ranks_is_checked_before_files_are_read(command, capsys):
+def test_the_number_of_ranks_is_checked_before_files_are_read(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "data.txt", "log.csv"):
+        Path(name).write_text("read too early")
     assert cli.main([*command.split(), "--k", "0"]) == 2
     assert capsys.readouterr().err == "tierank: --k: expected an integer >= 1, got 0\n"
+
+
+ODD = [*WRONG, 0, None, 10**49, range(3), np.array(3), np.zeros((2, 2)), iter([1.0])]
+
+
+@pytest.mark.parametrize("is_in_order", [True, False])
+@pytest.mark.parametrize("name", ["arrange", "restore", "select", "split", "widen", "with_propensity", "with_features"])
+def test_methods_of_data_sets_raise_no_error_but_one_of_tierank(name, is_in_order):
+    data = tierank.RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "a", "b"] if is_in_order else ["a", "b", "a"])
+    for wrong in ODD:
+        with suppress(TierankError):
+            getattr(data, name)(*[wrong] if name != "with_features" else [wrong, None])
+
+
+def test_values_of_rows_are_one_for_each_document():
+    data = tierank.RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "a"])
+    for convert in (data.arrange, data.restore):
+        for wrong, got in ((0, "int"), ("abc", "str"), (iter([1, 2, 3]), "list_iterator"), ([1, 2], "2")):
+            with pytest.raises(tierank.DataError, match="values: expected 3, one per document") as caught:
+                convert(wrong)
+            assert caught.value.got == got
+    assert data.restore([1, 2, 3]).tolist() == [1, 3, 2]
+    assert data.arrange([1, 2, 3]).tolist() == [1, 3, 2]
+    for wrong in (10**49, range(3), 0, "3", 2.5):
+        with pytest.raises(ParameterError, match="n_features: expected an integer") as caught:
+            data.widen(wrong)
+        assert caught.value.argument == "n_features"
+
+
+@pytest.mark.parametrize("name", [one.name for one in dataclasses.fields(tierank.Rule)])
+def test_settings_of_rules_raise_no_error_but_one_of_tierank(name):
+    for wrong in [*ODD, np.array([1, 2]), [1], float("nan"), {"ndcg": "high"}, {"ndcg": np.zeros(2)}]:
+        with suppress(TierankError):
+            tierank.Rule(**{"name": "shop"} | {name: wrong}).describe()

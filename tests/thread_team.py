@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tierank.team import Team
+from tierank.data.team import Team
 
 # Seconds after which something that has to happen is taken to have failed: as many as a busy machine may need.
 LONG = 900

@@ -25,7 +25,8 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 # How many names a message lists.
@@ -37,8 +38,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # The exit code of a process that only knows that another process of its team is missing.
 LEFT_ALONE = 3
 
-# Arguments that a message mentions are in backticks.
-_ARGUMENT = re.compile(r"`(\w+)`")
+# Arguments that a message mentions are in backticks, or have an equals sign and perhaps a value: n_jobs=1.
+_ARGUMENT = re.compile(r"`([^`]+)`|(?<![^\s(])(\w+)=(Columns\(\w+=\[.*?\]\)|\[.*?\]|'[^']*'|\w*)")
 _FIELDS = ("argument", "where", "expected", "got", "fix")
 
 
@@ -56,6 +57,21 @@ def near_name(name: object, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
+def renamed(text: str, rename: Callable[[str], str | None] = str) -> str:
+    """A text without the backticks around arguments, and with other names for them, as in ``TierankError.render``.
+
+    >>> renamed("leave out `n_jobs`, or pass k=1", {"n_jobs": "--jobs", "k": "-k", "k=1": "-k 1"}.get)
+    'leave out --jobs, or pass -k 1'
+    """
+
+    def replace(found: re.Match[str]) -> str:
+        argument = found[1] or found[0]
+        is_known = found[1] or rename(found[2])
+        return (rename(argument) if is_known else None) or argument
+
+    return _ARGUMENT.sub(replace, text)
+
+
 class TierankError(Exception):
     """Base class of all tierank errors.
 
@@ -68,7 +84,7 @@ class TierankError(Exception):
     where : str, optional
         The file, line, row or query where the problem is.
     expected : str, optional
-        What would have been accepted. Other arguments that it mentions are in backticks, as in ``fix``.
+        What would have been accepted. Other arguments that it mentions are in backticks, as in ``fix``: `k`, `k=1`.
     got : str, optional
         What was given instead.
     fix : str, optional
@@ -123,16 +139,13 @@ class TierankError(Exception):
         str
             One line.
         """
-
-        def named(text: str) -> str:
-            return _ARGUMENT.sub(lambda found: rename(found[1]) or found[1], text)
-
         head = [part for part in (self.where, self.argument and (rename(self.argument) or self.argument)) if part]
-        body = [named(part) for part in (self.message, self.expected and f"expected {self.expected}") if part]
+        body = [renamed(part, rename) for part in (self.message, self.expected and f"expected {self.expected}") if part]
         if self.got is not None:  # the caller's data, which do not name our arguments
-            body.append(f"got {self.got}" if not self.got.startswith(": ") else f"got{self.got}")
-        line = ": ".join([*head, ", ".join(body)] if body else head)
-        return line if self.fix is None else f"{line}; {named(self.fix)}"
+            body.append(f"got{'' if self.got.startswith(':') else ' '}{self.got}")
+        said = [", ".join(body)] if body else []
+        said += [renamed(self.fix, rename)] if self.fix else []
+        return ": ".join([*head, "; ".join(said)] if said else head)
 
     def at(self, where: str | os.PathLike[str]) -> Self:
         """Put a place in front of ``where``, and return the error."""
@@ -157,6 +170,15 @@ class DataError(TierankError, ValueError):
 
 class DataTypeError(DataError, TypeError):
     """Data of a type that is not supported."""
+
+
+@contextmanager
+def located(where: str | os.PathLike[str]) -> Iterator[None]:
+    """Put a place in front of the ``where`` of a ``DataError`` that the block raises."""
+    try:
+        yield
+    except DataError as error:
+        raise error.at(where) from None
 
 
 class WriteError(DataError, OSError):
@@ -189,10 +211,12 @@ class NotFittedError(TierankError):
 class ParameterError(TierankError, ValueError):
     """A name or a setting that cannot be used.
 
-    Where a name is unknown, ``name`` is that name, and ``known`` are the names that could have been given.
+    Where a name is unknown, ``name`` is that name, ``kind`` what it should name, and ``known`` are the names that could
+    have been given.
     """
 
     name: object = None
+    kind: str = ""
     known: Sequence[str] = ()
     elsewhere: Sequence[str] = ()
 
@@ -204,24 +228,38 @@ class ParameterError(TierankError, ValueError):
         known: Iterable[str],
         listed: Iterable[str] | None = None,
         elsewhere: Sequence[str] = (),
+        fix: str | None = None,
     ) -> ParameterError:
         """The error for an unknown name: suggests the nearest of ``known``, and lists ``listed``, by default ``known``.
 
-        ``elsewhere`` lists others that do have the name; it is then not taken for a misspelling.
+        ``elsewhere`` lists others that do have the name; it is then not taken for a misspelling. ``fix`` replaces what
+        would be suggested.
 
-        >>> print(ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"]))
+        >>> error = ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"])
+        >>> print(error)
         unknown rule 'lightgmb': did you mean 'lightgbm'? Known: letor, lightgbm
+        >>> error.fields()
+        {'expected': 'one of letor, lightgbm', 'got': "'lightgmb'", 'fix': "did you mean 'lightgbm'?"}
         """
         known = sorted(set(known))
-        near = near_name(name, known)
-        hint = f"did you mean {near!r}? " if near is not None else ""
-        if elsewhere:
-            hint = f"{', '.join(elsewhere[:3])}{' and others have' if len(elsewhere) > 3 else ' have'} it. "
         shown = known if listed is None else sorted(listed)
         some = f"{', '.join(shown[:_LISTED])}{', ...' if len(known) > len(shown[:_LISTED]) else ''}"
-        error = cls(f"unknown {kind} {name!r}: {hint}Known: {some}")
-        error.name, error.known, error.elsewhere = name, known, elsewhere
+        if fix is None and elsewhere:
+            fix = f"{', '.join(elsewhere[:3])}{' and others have' if len(elsewhere) > 3 else ' have'} it."
+        elif fix is None:
+            near = near_name(name, known)
+            fix = None if near is None else f"did you mean {near!r}?"
+        error = cls(expected=f"one of {some}", got=repr(name), fix=fix)
+        error.name, error.kind, error.known, error.elsewhere = name, kind, known, elsewhere
         return error
+
+    def render(self, rename: Callable[[str], str | None] = str) -> str:
+        """The message: of an unknown name, what it should name and the known ones."""
+        if not self.kind:
+            return super().render(rename)
+        listed = str(self.expected).removeprefix("one of ")
+        words = " ".join(filter(None, (self.fix, f"Known: {listed}")))
+        return ": ".join(filter(None, (self.where, self.argument, f"unknown {self.kind} {self.name!r}", words)))
 
 
 class ProcessError(TierankError):
@@ -229,7 +267,7 @@ class ProcessError(TierankError):
 
 
 class ColumnWarning(UserWarning):
-    """A warning about columns that ``fit`` should probably not learn from: ids, constants, leaks of the ratings.
+    """A warning about columns that should probably not be learned from: ids, constants, outcomes, leaks of the ratings.
 
     ``warnings.simplefilter("ignore", tierank.ColumnWarning)`` silences it.
     """
@@ -242,9 +280,9 @@ class TeamError(TierankError):
     is_left_alone: bool = False
 
     @classmethod
-    def left_alone(cls, message: str) -> TeamError:
-        """The error of a process that only knows that another one is missing."""
-        error = cls(message)
+    def left_alone(cls, message: str, **fields: str) -> TeamError:
+        """The error of a process that only knows that another one is missing; ``fields`` as in ``TierankError``."""
+        error = cls(message, **fields)
         error.is_left_alone = True
         return error
 
@@ -261,6 +299,7 @@ class TeamError(TierankError):
         others = [f"{k} on {host}" for k, host in enumerate(hosts) if k != number]
         listed = ", ".join(others[:8]) + (", ..." if len(others) > 8 else "")
         return cls.left_alone(
-            f"process {number} of {len(hosts)} on {hosts[number]}: lost contact with the other processes ({listed}):"
-            f" {what}; one of them has ended, or its machine is down: train again with the same checkpoint to continue"
+            f"lost contact with the other processes ({listed}): {what}",
+            where=f"process {number} of {len(hosts)} on {hosts[number]}",
+            fix="one of them has ended, or its machine is down: train again with the same checkpoint to continue",
         )

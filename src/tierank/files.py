@@ -54,43 +54,46 @@ class FolderKind:
         """Whether the folder is of this kind."""
         return self.content(folder) is not None
 
-    def refusal(self, place: Path) -> str | None:
-        """Why a folder of this kind may not be written here; None if only a folder of its kind would be replaced."""
-        if not _is_there(place) or (place.is_dir() and (not contents(place) or self.is_in(place))):
-            return None
-        return (
-            f"{place}: expected a new name or {self.kind}, got something else there; choose another name, or move it"
-            " away"
-        )
-
     def check(self, place: Path) -> None:
-        """Raise ``DataError`` if a folder of this kind may not be written here."""
-        refusal = self.refusal(place)
-        if refusal is not None:
-            raise DataError(refusal)
+        """Raise ``DataError`` if a folder of this kind would replace anything but a folder of its kind."""
+        if _is_there(place) and not (place.is_dir() and (not contents(place) or self.is_in(place))):
+            raise DataError(
+                where=place,
+                expected=f"a new name or {self.kind}",
+                got="something else there",
+                fix="choose another name, or move it away",
+            )
+
+    def refusal(self, place: Path) -> DataError | None:
+        """Why a folder of this kind may not be written here; None if it may."""
+        try:
+            self.check(place)
+        except DataError as error:
+            return error
+        return None
 
 
 def read_json(file: Path) -> Any:
-    """The content of a JSON file. Raises ValueError for invalid JSON, duplicate keys, NaN, and too large files."""
+    """The content of a JSON file. Raises ``ValueError`` for invalid JSON, duplicate keys, NaN, and too large files."""
     if not file.is_file():  # opening a pipe would wait for a writer
-        raise ValueError(f"{file} is not a file")
+        raise DataError(where=file, expected="a file")
     if file.stat().st_size > _LARGEST_JSON:
-        raise ValueError(f"{file} is larger than any file that tierank writes")
+        raise DataError(where=file, expected="a file that tierank wrote", got="a larger one")
     try:
         return json.loads(file.read_bytes(), object_pairs_hook=_each_once, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError(f"{file} is nested deeper than any file that tierank writes") from None
+        raise DataError(where=file, expected="a file that tierank wrote", got="deeper nesting") from None
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        raise ValueError("a duplicate key")
+        raise DataError(expected="each key once", got="a duplicate key")
     return content
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name}, which is not valid JSON")
+    raise DataError(expected="valid JSON", got=name)
 
 
 @overload
@@ -174,7 +177,8 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """
     target = Path(path)
     if not target.parent.is_dir():
-        raise DataError(f"{path}: expected a folder {target.parent} to write to, got none; create it first")
+        expected = f"a folder {target.parent} to write to"
+        raise DataError(where=path, expected=expected, got="none", fix="create it first")
     try:
         yield
     except (WriteError, FileNotFoundError, BrokenPipeError):
@@ -270,7 +274,8 @@ def locked(path: Path) -> Iterator[None]:
 
 def _check_file(place: Path) -> None:
     if place.is_dir():
-        raise DataError(f"{place}: expected the name of a file, got a folder there; choose another name")
+        expected = "the name of a file"
+        raise DataError(where=place, expected=expected, got="a folder there", fix="choose another name")
 
 
 def _replace_folder(fresh: Path, target: Path) -> None:
@@ -286,7 +291,7 @@ def _replace_folder(fresh: Path, target: Path) -> None:
         except OSError as error:  # another process wrote the same path at the same time
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not fresh.exists():
                 raise
-    raise OSError(errno.EBUSY, f"{target}: too many concurrent writers")
+    raise WriteError(where=target, expected="fewer concurrent writers", fix="try again")
 
 
 def _exchange(fresh: Path, target: Path) -> bool:
@@ -336,7 +341,7 @@ def _open_workshop(target: Path) -> tuple[Path, int | None]:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
         with suppress(BlockingIOError, FileNotFoundError):  # another process removed it before it was locked
             return folder, _hold(folder)
-    raise OSError(errno.EBUSY, f"{target}: too many concurrent writers")
+    raise WriteError(where=target, expected="fewer concurrent writers", fix="try again")
 
 
 def _sweep(target: Path) -> None:

@@ -17,12 +17,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tierank.errors import ParameterError
-from tierank.kernels.randomness import draw_kept
+from tierank.kernels.simd import draw_kept
 from tierank.losses import Batch
 from tierank.settings import as_choice, as_number, as_whole
 
@@ -51,7 +52,7 @@ class Layers(nn.Module):
     ) -> None:
         super().__init__()
         sizes = [as_whole("n_features", n_in), *(as_whole("hidden", size) for size in hidden)]
-        self.n_out = sizes[-1]
+        self.n_out, self.widths = sizes[-1], sizes[1:]
         self.activation, self.dropout = (
             as_choice("activation", activation, ACTIVATIONS),
             as_number("dropout", dropout, 0, 0.99),
@@ -60,9 +61,11 @@ class Layers(nn.Module):
 
     def forward(self, features: Tensor, batch: Batch | None = None) -> Tensor:
         """The last hidden layer, one row per document."""
-        activate = ACTIVATIONS[self.activation]
-        for layer in self.layers:
-            features = drop(activate(layer(features)), self.dropout if self.training else 0.0, batch)
+        activate, rate = ACTIVATIONS[self.activation], self.dropout if self.training else 0.0
+        masks = draw_masks([(len(features), width) for width in self.widths], rate, batch)
+        for layer, mask in zip(self.layers, masks, strict=True):
+            features = activate(layer(features))
+            features = features if mask is None else features * mask.to(features)
         return features
 
 
@@ -210,7 +213,7 @@ class TierRNN(nn.Module):
     needs no ratings and costs no more than an MLP: documents are ranked by it.
 
     ``pooling``     ``"max"`` or ``"mean"``
-    ``score_from``  ``"both"``: w sees h~ and x~ (the paper); ``"state"``: h~ alone (its authors' program)
+    ``score_from``  ``"both"``: w sees h~ and x~ (the paper); ``"state"``: h~ alone (a version of its program)
     ``cell``        ``"rnn"``: the above. With s the logistic function, * by element, and W, U, b for each gate:
 
         ``"gru"``   h~ = (1 - z) * n + z * h_{t-1},   n = tanh(U_n x~ + b_n + r * W_n h_{t-1}),
@@ -285,7 +288,11 @@ class TierRNN(nn.Module):
     def _choose(self, inputs: Tensor, own: Tensor | None, batch: Batch | None) -> Tensor:
         """For each document the number of documents that are chosen after it; equal scores in the order of the rows."""
         if batch is None:
-            raise ParameterError("inference='documents': expected a batch, which says where queries begin, got None")
+            raise ParameterError(
+                argument="batch",
+                expected="a batch, which says where queries begin, with inference='documents'",
+                got="None",
+            )
         later = inputs.new_zeros(len(inputs))
         rows, state = torch.arange(len(inputs), device=inputs.device), None
         while len(rows):
@@ -444,7 +451,7 @@ class Attention(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         if as_whole("width", width) % as_whole("n_heads", n_heads):
-            raise ParameterError(f"width: expected a multiple of n_heads={n_heads}, got {width}")
+            raise ParameterError(argument="width", expected=f"a multiple of n_heads={n_heads}", got=str(width))
         self.body = Layers(n_features, [width], activation, dropout, generator)
         self.blocks = nn.ModuleList(
             AttentionBlock(width, n_heads, activation, dropout, generator)
@@ -544,24 +551,29 @@ def _draw(weights: Tensor, n_ends: int, generator: torch.Generator) -> None:
     nn.init.uniform_(weights, -bound, bound, generator=generator)
 
 
+def draw_masks(shapes: Sequence[tuple[int, ...]], rate: float, batch: Batch | None) -> list[Tensor | None]:
+    """Factors for dropout: 0 with this probability, and otherwise what keeps the mean. None if nothing is dropped."""
+    if not rate or not shapes:
+        return [None] * len(shapes)
+    generator = _generator(batch)
+    seeds = [int(torch.randint(_END_OF_SEEDS, (), generator=generator, device=generator.device)) for _ in shapes]
+    # Drawn by a kernel: torch draws one number after the other, which takes a quarter of a step.
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    kept = torch.empty(int(ends[-1]), dtype=torch.float32)
+    draw_kept(np.array(seeds), ends, rate, kept.numpy())
+    return [one.view(shape) for one, shape in zip(torch.tensor_split(kept, ends[:-1].tolist()), shapes, strict=True)]
+
+
 def drop(hidden: Tensor, rate: float, batch: Batch | None) -> Tensor:
     """Set each value to 0 with this probability, and scale up the others so that the mean stays."""
-    if not rate:
-        return hidden
-    generator = _generator(batch)
-    seed = torch.randint(_END_OF_SEEDS, (), generator=generator, device=generator.device)
-    # Drawn by a kernel: torch draws one number after the other, which takes a quarter of a step.
-    kept = torch.empty(hidden.numel(), dtype=torch.float32)
-    draw_kept(int(seed), rate, kept.numpy())
-    return hidden * kept.view(hidden.shape).to(hidden)
+    mask = draw_masks([hidden.shape], rate, batch)[0]
+    return hidden if mask is None else hidden * mask.to(hidden)
 
 
 def _generator(batch: Batch | None) -> torch.Generator:
     if batch is None or batch.generator is None:
-        raise ParameterError(
-            "this network draws at random in training: expected Batch(..., generator=torch.Generator()), got none;"
-            " to predict, call network.eval() first"
-        )
+        fix = "pass Batch(..., generator=torch.Generator()); to predict, call network.eval() first"
+        raise ParameterError("this network draws at random in training", fix=fix)
     return batch.generator
 
 

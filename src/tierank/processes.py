@@ -1,4 +1,9 @@
-"""Work in fresh processes, from a script, a notebook or a prompt.
+"""Deadlines: the caller sets one, and long loops check whether it has passed.
+
+Python cannot stop a thread from outside. So work that may take long is cut into pieces, and between two of them it
+calls ``check_deadline``, which costs nothing if no deadline is set.
+
+Work in fresh processes, from a script, a notebook or a prompt.
 
 Processes are fresh because threads of torch, numba and LightGBM do not survive a fork. They are not started by
 ``multiprocessing``, which would execute the caller's script again in each of them. Code of that script is sent by value
@@ -8,16 +13,19 @@ once when that closes: no process is left behind, however the caller ends.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import IO, Any, Generic, NamedTuple, TypeVar
@@ -25,6 +33,55 @@ from typing import IO, Any, Generic, NamedTuple, TypeVar
 import cloudpickle
 
 from tierank.errors import ParameterError, ProcessError, TierankError
+
+_APPLIED: ContextVar[Deadline | None] = ContextVar("_APPLIED", default=None)
+
+
+class Deadline:
+    """A moment a number of seconds from now, after which work should stop.
+
+    >>> deadline = Deadline(60)
+    >>> with deadline.applied():
+    ...     check_deadline()
+    ...     deadline.cancel()
+    ...     check_deadline()
+    Traceback (most recent call last):
+    TimeoutError: the work did not end before its deadline
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; 0 if it has passed."""
+        return max(0.0, self._end - time.monotonic())
+
+    def cancel(self) -> None:
+        """Make it pass now, because the result is no longer needed."""
+        self._end = 0.0
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside this block ``check_deadline`` checks this deadline, for the current thread."""
+        before = _APPLIED.set(self)
+        try:
+            yield
+        finally:
+            _APPLIED.reset(before)
+
+
+def seconds_left() -> float:
+    """Seconds until the current deadline; infinite if there is none."""
+    deadline = _APPLIED.get()
+    return math.inf if deadline is None else deadline.left
+
+
+def check_deadline() -> None:
+    """Raise TimeoutError if the current deadline has passed."""
+    if not seconds_left():
+        raise TimeoutError("the work did not end before its deadline")
+
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -87,7 +144,7 @@ class Processes(Generic[Task, Answer]):
             return self._idle.get_nowait()
         with self._lock:
             if self._is_over:
-                raise ProcessError("the processes have been told to end")
+                raise ProcessError(got="a task", expected="no more, as the processes have been told to end")
             self._started.append(_Process())
             process = self._started[-1]
         process.send(sys.path)
@@ -121,7 +178,7 @@ class _Process:
         try:
             reply = _Reply(*pickle.load(self._stdout))  # noqa: S301  (of our own process)
         except (EOFError, OSError, ValueError, pickle.UnpicklingError):
-            raise ProcessError(f"the process that worked on {name} {_ended(self.wait())}") from None
+            raise ProcessError(_ended(self.wait()), where=f"the process that worked on {name}") from None
         if reply.is_answer:
             return pickle.loads(reply.content or b"")  # noqa: S301
         raise _error_of(reply)
@@ -223,8 +280,9 @@ def _packed(content: object) -> bytes:
         return bytes(cloudpickle.dumps(content))
     except Exception as error:  # pickling may execute the caller's code, which can raise anything
         raise ParameterError(
-            f"expected objects that can be sent to another process, got one that cannot: {error}; n_jobs=1 works in"
-            " this process, and sends nothing"
+            expected="objects that can be sent to another process",
+            got=f"one that cannot: {error}",
+            fix="`n_jobs=1` works in this process, and sends nothing",
         ) from None
 
 

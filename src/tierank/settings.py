@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -289,6 +290,15 @@ class Setting:
     group: str = ""
     needs: tuple[str, ...] = ()
 
+    def plain(self, name: str, value: Any) -> Any:
+        """A value in its plain form; raises ``ParameterError`` if it cannot be used. The default is checked once."""
+        if value is not self.default:
+            return self.kind.check(name, value)
+        kept = vars(self)  # a frozen class keeps what it has computed here
+        if "plain_default" not in kept:
+            kept["plain_default"] = self.kind.check(name, value)
+        return kept["plain_default"]
+
 
 def setting(
     default: Any,
@@ -307,13 +317,21 @@ def setting(
 
 def declared(owner: Any) -> dict[str, Setting]:
     """The declared settings of a ranker or its class, by name: those of the class first, then those of its parents."""
-    kind = owner if isinstance(owner, type) else type(owner)
+    kind: Any = owner if isinstance(owner, type) else type(owner)
+    return _declared_by(kind)
+
+
+def plain_values(owner: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the declared settings in their plain form, each checked by itself."""
+    return {name: one.plain(name, values[name]) for name, one in declared(owner).items()}
+
+
+@cache
+def _declared_by(kind: type[Any]) -> dict[str, Setting]:
     forgotten = next((name for name, value in vars(kind).items() if isinstance(value, Field)), None)
     if forgotten is not None:
-        raise ParameterError(
-            f"{kind.__name__}.{forgotten}: settings are fields of a dataclass: decorate the class with"
-            " @dataclass(kw_only=True, eq=False, repr=False)"
-        )
+        fix = "decorate the class with @dataclass(kw_only=True, eq=False, repr=False)"
+        raise ParameterError(where=f"{kind.__name__}.{forgotten}", fix=f"settings are fields of a dataclass: {fix}")
     if not is_dataclass(kind):
         return {}
     known = {one.name: one.metadata[_METADATA] for one in fields(kind) if _METADATA in one.metadata}
@@ -338,6 +356,8 @@ class DocumentedSettings:
         self._parts = inspect.cleandoc(text).split("\n\n")
 
     def __get__(self, instance: object, owner: type) -> str:
+        if "__dataclass_fields__" not in vars(owner):  # still being made
+            return "\n\n".join(self._parts)
         settings = declared(owner)
         plain = [name for name, one in settings.items() if not one.group]
         types = {one.name: getattr(one.type, "__name__", one.type) for one in fields(owner)}

@@ -1,239 +1,112 @@
-"""``completion``: a completion script for a shell, generated from the parser."""
+"""``completion``: a script for a shell, from the declared commands."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
-from tierank.cli.options import add_command
+from tierank.cli.commands import Argument, Command, command
 from tierank.errors import ParameterError
 
-
-@dataclass(frozen=True)
-class Option:
-    """An option of a command; ``values`` are its possible values, if they are known."""
-
-    names: Sequence[str]
-    help: str
-    takes_value: bool
-    values: Sequence[str]
+# Words that can be completed, each with a line on it.
+Words = Iterable[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command with its full name, such as ``clicks fit``, its options, and the words that may follow it."""
+@command(
+    "completion",
+    "a script that completes commands, options and names in a shell",
+    "completion bash > ~/.local/share/bash-completion/completions/tierank",
+    Argument("shell SHELL", "bash, zsh or fish", values=lambda: list(_SHELLS)),
+)
+def completion(options: argparse.Namespace) -> None:
+    """Print the script."""
+    from tierank.cli import TIERANK
 
-    place: str
-    help: str
-    options: Sequence[Option]
-    words: Sequence[str]
-
-
-def add_completion(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands,
-        "completion",
-        "a script that completes commands, options and names in a shell",
-        "completion bash > ~/.local/share/bash-completion/completions/tierank",
-        has_quiet=False,
-    )
-    parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
-    parser.set_defaults(run=lambda options: _print(options, commands))
-
-
-def _print(options: argparse.Namespace, commands: Any) -> None:
     if options.shell not in _SHELLS:
         raise ParameterError.unknown("shell", options.shell, _SHELLS)
-    print(_SHELLS[options.shell](list(walk(commands))), end="")
+    print(f"# Completion for tierank, made by: tierank completion {options.shell}")
+    print("\n".join(_SHELLS[options.shell](TIERANK)))
 
 
-def walk(commands: Any, above: str = "") -> Iterator[Command]:
-    """All commands and subcommands, in the order of the help.
-
-    argparse has no public way to list the arguments of a parser; these are the methods that generate its help.
-    """
-    names = _known_names()
-    helps = {one.dest: one.help or "" for one in commands._get_subactions()}
-    for name, parser in commands.choices.items():
-        place = f"{above} {name}".strip()
-        inner = next((one for one in parser._get_positional_actions() if isinstance(one.choices, dict)), None)
-        words = list(inner.choices) if inner is not None else _words(parser._get_positional_actions(), names)
-        options = [
-            Option(one.option_strings, one.help or "", one.nargs != 0, names.get(_kind(one), ()))
-            for one in parser._get_optional_actions()
-        ]
-        yield Command(place, helps.get(name, ""), options, words)
-        if inner is not None:
-            yield from walk(inner, place)
+def _arguments(one: Command) -> Words:
+    """What may follow a command: commands in it, or the names that its arguments take."""
+    if one.commands:
+        return [(inner.name, inner.help) for inner in one.commands]
+    return [(name, "") for argument in one.arguments if not argument.is_option for name in argument.values()]
 
 
-def _words(positional: Iterable[Any], names: dict[str, Sequence[str]]) -> list[str]:
-    return [name for one in positional for name in names.get(str(one.metavar), ())]
-
-
-def _kind(option: Any) -> str:
-    return str(option.option_strings[-1])
-
-
-def _known_names() -> dict[str, Sequence[str]]:
-    """Names from the tables of tierank, by the option or argument that takes one."""
-    from tierank.export import TARGETS
-    from tierank.listing import KINDS
-    from tierank.metrics import METRICS, RULES
-    from tierank.rankers import RANKERS
-    from tierank.readers import FORMATS
-
-    return {
-        "RANKER": list(RANKERS),
-        "WHAT": list(KINDS),
-        "SHELL": list(_SHELLS),
-        "--metric": [f"{name}@10" for name in METRICS] + list(METRICS),
-        "--rule": list(RULES),
-        "--to": list(TARGETS),
-        "--format": [name for name, form in FORMATS.items() if form.read is not None],
-    }
-
-
-_REPLY = 'COMPREPLY=($(compgen -W {} -- "$word"))'
-
-
-def _bash(commands: Sequence[Command]) -> str:
-    first = [one.place for one in commands if " " not in one.place]
-    values = [
-        f"    {_patterns(one.place, option)}) {_REPLY.format(_listed(option.values))}; return ;;"
-        for one in commands
-        for option in one.options
-        if option.values
-    ]
-    options = [f"      {_quoted(c.place)}) all={_listed(n for o in c.options for n in o.names)} ;;" for c in commands]
-    words = [f"      {_quoted(one.place)}) all={_listed(one.words)} ;;" for one in commands]
-    return _lines(
-        "# Completion for tierank, made by: tierank completion bash",
-        "_tierank() {",
-        '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" place="" each all=""',
-        *_walked('"${COMP_WORDS[@]:1:COMP_CWORD-1}"', commands),
-        '  case "$place $before" in',
-        *values,
-        "  esac",
-        '  if [[ "$word" == -* ]]; then',
-        '    case "$place" in',
-        *options,
-        "    esac",
-        "  else",
-        '    case "$place" in',
-        f'      "") all={_listed(first)} ;;',
-        *words,
-        "    esac",
-        "  fi",
-        "  " + _REPLY.format('"$all"'),
-        "}",
-        "complete -o default -F _tierank tierank",
-    )
-
-
-def _zsh(commands: Sequence[Command]) -> str:
-    first = [(one.place, one.help) for one in commands if " " not in one.place]
-    values = [
-        f"    {_patterns(one.place, option)}) compadd -- {' '.join(map(_quoted, option.values))}; return ;;"
-        for one in commands
-        for option in one.options
-        if option.values
-    ]
-    options = [
-        f"      {_quoted(one.place)}) all=({_described((n, o.help) for o in one.options for n in o.names)}) ;;"
-        for one in commands
-    ]
-    words = [
-        f"      {_quoted(one.place)}) compadd -- {' '.join(map(_quoted, one.words))} ;;"
-        for one in commands
-        if one.words
-    ]
-    return _lines(
-        "#compdef tierank",
-        "# Completion for tierank, made by: tierank completion zsh",
-        "_tierank() {",
-        '  local word="${words[CURRENT]}" before="${words[CURRENT-1]}" place="" each',
-        "  local -a all",
-        *_walked('"${words[@]:1:$((CURRENT-2))}"', commands),
-        '  case "$place $before" in',
-        *values,
-        "  esac",
-        '  if [[ "$word" == -* ]]; then',
-        '    case "$place" in',
-        *options,
-        "    esac",
-        "    _describe option all",
-        '  elif [[ -z "$place" ]]; then',
-        f"    all=({_described(first)})",
-        "    _describe command all",
-        "  else",
-        '    case "$place" in',
-        *words,
-        "    esac",
-        "    _files",
-        "  fi",
-        "}",
-        'if [[ "$funcstack[1]" == "_tierank" ]]; then _tierank "$@"; else compdef _tierank tierank; fi',
-    )
-
-
-def _fish(commands: Sequence[Command]) -> str:
-    lines = ["# Completion for tierank, made by: tierank completion fish"]
-    for one in commands:
-        *above, name = one.place.split()
-        inside = " ".join(f"__fish_seen_subcommand_from {word};" for word in one.place.split()).rstrip(";")
-        where = "__fish_use_subcommand" if not above else f"__fish_seen_subcommand_from {' '.join(above)}"
-        lines.append(f"complete -c tierank -n {_quoted(where)} -a {name} -d {_quoted(_short(one.help))}")
-        condition = _quoted(inside.replace("; ", "; and "))
-        if one.words:
-            lines.append(f"complete -c tierank -n {condition} -a {_quoted(' '.join(one.words))}")
-        for option in one.options:
-            flags = " ".join(f"-l {n[2:]}" if n.startswith("--") else f"-s {n[1:]}" for n in option.names)
-            known = f" -x -a {_quoted(' '.join(option.values))}" if option.values else " -r" * option.takes_value
-            lines.append(f"complete -c tierank -n {condition} {flags}{known} -d {_quoted(_short(option.help))}")
-    return _lines(*lines)
-
-
-_SHELLS: dict[str, Callable[[Sequence[Command]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-
-
-def _walked(words: str, commands: Sequence[Command]) -> list[str]:
-    """The lines that find the command in the words before the cursor."""
-    places = [
-        f'      "{above} {name}") place={_quoted(one.place)} ;;' for one in commands for above, name in [_cut(one)]
-    ]
-    return [f"  for each in {words}; do", '    case "$place $each" in', *places, "    esac", "  done"]
-
-
-def _cut(command: Command) -> tuple[str, str]:
-    above, _, name = command.place.rpartition(" ")
-    return above, name
-
-
-def _patterns(place: str, option: Option) -> str:
-    return "|".join(_quoted(f"{place} {name}") for name in option.names)
-
-
-def _listed(words: Iterable[str]) -> str:
-    return shlex.quote(" ".join(words))
-
-
-def _described(pairs: Iterable[tuple[str, str]]) -> str:
-    return " ".join(_quoted(f"{name}:{_short(text).replace(':', ' ')}") for name, text in pairs)
+def _options(one: Command) -> Words:
+    options = [(option.flag, _short(option.settings["help"])) for option in one.arguments if option.is_option]
+    return [*options, ("--help", "show this help")]
 
 
 def _short(text: str) -> str:
-    return re.sub(r"\s+", " ", text).replace("%%", "%")[:70]
+    return text.replace("%%", "%")[:70]
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
+def _cases(tierank: Command, words: str, listed: Callable[[Words], str]) -> Iterator[str]:
+    """The lines, in bash and zsh, that put into ``all`` what may stand for ``word``; ``words`` stand before it."""
+    places = "|".join(shlex.quote(f"{name.rpartition(' ')[0]} {one.name}") for name, one in tierank.walk())
+    yield f'  for each in {words}; do case "$place $each" in {places}) place="${{place:+$place }}$each" ;; esac; done'
+    yield '  [[ "$word" == -* ]] && each=option || each=argument'
+    yield '  case "$place $before" in'
+    for name, one in tierank.walk():
+        for option in one.arguments:
+            if option.is_option and option.values():
+                yield f"    '{name} {option.flag}') all={listed((value, '') for value in option.values())} ;;"
+    yield '    *) case "$each $place" in'
+    yield f"      'argument ') all={listed(_arguments(tierank))} ;;"
+    for name, one in tierank.walk():
+        yield f"      'option {name}') all={listed(_options(one))} ;;"
+        yield f"      'argument {name}') all={listed(_arguments(one))} ;;"
+    yield "    esac ;;"
+    yield "  esac"
 
 
-def _lines(*lines: str) -> str:
-    return "\n".join(lines) + "\n"
+def _bash(tierank: Command) -> Iterator[str]:
+    yield "_tierank() {"
+    yield '  local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" place="" each all=""'
+    yield from _cases(
+        tierank, '"${COMP_WORDS[@]:1:COMP_CWORD-1}"', lambda words: shlex.quote(" ".join(name for name, _ in words))
+    )
+    yield '  COMPREPLY=($(compgen -W "$all" -- "$word"))'
+    yield "}"
+    yield "complete -o default -F _tierank tierank"
+
+
+def _zsh(tierank: Command) -> Iterator[str]:
+    def listed(words: Words) -> str:
+        described = (f"{name}:{help.replace(':', ' ')}" if help else name for name, help in words)
+        return f"({' '.join(map(shlex.quote, described))})"
+
+    yield "_tierank() {"
+    yield '  local word="${words[CURRENT]}" before="${words[CURRENT-1]}" place="" each'
+    yield "  local -a all"
+    yield from _cases(tierank, '"${words[@]:1:$((CURRENT-2))}"', listed)
+    yield "  (( $#all )) && _describe value all"
+    yield "  [[ $each == option ]] || _files"
+    yield "}"
+    yield 'if [[ "$funcstack[1]" == "_tierank" ]]; then _tierank "$@"; else compdef _tierank tierank; fi'
+
+
+def _fish(tierank: Command) -> Iterator[str]:
+    def line(where: str, rest: str, help: str) -> str:
+        return f"complete -c tierank -n {shlex.quote(where)} {rest} -d {shlex.quote(help)}"
+
+    for name, one in tierank.walk():
+        *above, word = name.split()
+        start = f"__fish_seen_subcommand_from {above[0]}" if above else "__fish_use_subcommand"
+        yield line(start, f"-a {word}", one.help)
+        where = "; and ".join(f"__fish_seen_subcommand_from {part}" for part in name.split())
+        for value, help in [] if one.commands else _arguments(one):
+            yield line(where, f"-a {value}", help)
+        for option in one.arguments:
+            if option.is_option:
+                known = f" -x -a {shlex.quote(' '.join(option.values()))}" if option.values() else " -r"
+                yield line(
+                    where, f"-l {option.flag[2:]}" + known * (not option.is_switch), _short(option.settings["help"])
+                )
+
+
+_SHELLS: dict[str, Callable[[Command], Iterator[str]]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -1,86 +1,44 @@
-"""Messages with options in place of arguments, pipes, and checks of output paths."""
+"""Printing of results, for people and for machines; pipes; and checks of the places to write to."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import copy
+import json
 import os
 import re
-import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tierank.errors import ParameterError, TierankError
+from tierank.cli.options import PIPE, paths_of
+from tierank.errors import ParameterError, TierankError, renamed
 
-# Standard input or standard output, as a path.
-PIPE = "-"
+if TYPE_CHECKING:
+    from tierank.report import Table
 
-# Arguments and options, as argparse calls them, whose values are paths that are read.
-_INPUTS = ("data", "valid", "against", "model", "scores", "runs", "titles", "attributes", "verify", "log")
-
-
-def _joined(names: str) -> str:
-    """The column names in the repr of a list, in the form that an option takes."""
-    try:
-        return shlex.quote(",".join(ast.literal_eval(names)))
-    except (ValueError, SyntaxError, TypeError):  # names that look like a part of the message, or placeholders
-        return names
+Rename = Callable[[str], str | None]
 
 
-# Patterns of arguments in messages of the library, and the options in their place.
-_WORDS = [
-    (re.compile(pattern), words)
-    for pattern, words in (
-        (r"(?<= with )query=(?!\S)", "--query-column"),
-        (r"(?<= with )features=(?!\S)", "--features"),
-        (r"(?<= with )zero_based=True(?!\S)", "--zero-based"),
-        (r"(?<=expected numbers, got )(.*), or leave them out$", r"\1, or leave the column out with --ignore"),
-        (
-            r"(declare |)columns=Columns\((\w+)=(\[.*?\])\)",
-            lambda found: f"{'give ' * bool(found[1])}--{found[2]} {_joined(found[3])}",
-        ),
-        (r"(?<=--texts )\[\(query, document\)\]", "QUERY:DOCUMENT"),
-        (r"(?<=out with )ignore=(\[.*\]|)$", lambda found: f"--ignore {_joined(found[1])}".rstrip()),
-        (r"this data set has no ratings: .*", "expected ratings, got none; name their column with --rating-column"),
-        (r"(?<=got a folder; )read_fold reads(?= a folder of folds)", "cv and tune take, as --data,"),
-        (r", or a space of your own$", ""),
-        (r"(?<=pass )format='(\w+)'", r"--format \1"),
-        (r"; tierank\.\w+ reads (data(, .*)?|a model)$", ""),
-        (r", or pass it as a table of pandas$", ""),
-        (r"; pass its arrays: .*", "; save it as CSV or Parquet"),
-        (r"(?<=; train with )(?=\w+=)", "--set "),
-        (r"give one query id per row as qid(?=,)", "name the column of query ids with --query-column"),
-        (r"give the documents of one list the same query id$", "name the column of query ids with --query-column"),
-        (r"(?<=give the new one another name)", ", such as new=urank,hidden=[200,100]"),
-        (r"the same call with the same folder \(out\) resumes", "the same command resumes"),
-        (r"fewer processes \(n_jobs\)", "fewer processes (--jobs)"),
-        (r"n_jobs=1 works in this process", "--jobs 1 works in one process"),
-        (r"^n_queries: ", "--queries: "),
-        (r"^(.*: )?position: ", r"\1--position-column: "),
-        (r"^(.*: )?(row|query)_weight: (?=expected (a table|data))", r"\1--\2-weight-column: "),
-        (r"^(.*: )?(query|rating|document): (?=expected a table)", r"\1--\2-column: "),
-        (r"^(.*: )?(features|ignore): (?=expected a table)", r"\1--\2: "),
-        (r"^(.*: )?columns: (?=expected a table)", r"\1--categories, --dates or the like: "),
-        (r"^(.*: )?zero_based: (?=expected text)", r"\1--zero-based: "),
-        (r"^n_jobs: expected an integer >= 1, or -1 or None for", "--jobs: expected an integer >= 1, or -1 for"),
-        (r"^propensity: ", "--propensity: "),
-        (r"(?<=: expected )propensity(?= too)", "--propensity"),
-        (r"the setting (?=position_tower)", "--set "),
-        (r"^position_tower: expected position alone in fit", "--set position_tower: expected --position-column alone"),
-        (r"^(.*: )?date_parts: ", r"\1--date-parts: "),
-        (r"^(.*: )?(?=(categories|dates|means|measures|now|similarities|texts): expected)", r"\1--"),
-        (r"^n_queries: ", "--queries: "),
-        (r"^(?=(fold|k|ranks|seed|seeds|timeout|top|trials|valid): )", "--"),
-    )
-]
+def show(options: argparse.Namespace, content: dict[str, Any], tables: list[Table]) -> None:
+    """Print results as the caller wants them."""
+    if options.json:
+        print_json(content)
+    for table in tables if not options.json else []:
+        if getattr(options, "markdown", False):
+            print(table.to_markdown())
+        elif getattr(options, "latex", False):
+            print(table.to_latex())
+        else:  # in colours on a terminal
+            print(table.to_text(terminal=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
 
-# Temporary names of files that are being written mean nothing to the caller.
-_UNFINISHED = re.compile(r"\.([^/]+)\.[^./]+\.new(/.*)?$")
+
+def print_json(content: dict[str, Any]) -> None:
+    """Print for machines."""
+    print(json.dumps(content, indent=2, allow_nan=False))
 
 
 def say(line: str) -> None:
@@ -88,79 +46,86 @@ def say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning of the library on one line, without its source location."""
-    say(f"WARNING: {in_options(str(message))}")
+def in_options(text: str, rename: Rename) -> str:
+    """A text of the library on one line, with options in place of arguments."""
+    argument, colon, rest = text.partition(": ")
+    told = f"{rename(argument) or argument}: {rest}" if colon else text
+    line = " ".join(renamed(told, rename).split())
+    for phrase, ours in _PHRASES.items():
+        line = line.replace(phrase, ours)
+    return line
 
 
-def in_options(message: str) -> str:
-    """A message of the library on one line, with options in place of the arguments of Python.
+def warning_printer(rename: Rename) -> Callable[..., None]:
+    """What prints warnings of the library on one line, each once, without its source location."""
+    said: set[str] = set()
 
-    >>> in_options("a.csv: expected a query column called qid, got the columns x, y; name yours with query=")
-    'a.csv: expected a query column called qid, got the columns x, y; name yours with --query-column'
-    """
-    text = " ".join(message.split())
-    for pattern, words in _WORDS:
-        text = pattern.sub(words, text)
-    return text
+    def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+        line = in_options(str(message), rename)
+        if line not in said:
+            said.add(line)
+            say(f"WARNING: {line}")
+
+    return print_warning
 
 
-def line_of(error: Exception) -> str:
-    """An error on one line; an OSError with the file name that the caller gave.
+# What callers of Python are told in other words.
+_PHRASES = {
+    "give one query id per row as qid": "name the column of query ids with --query-column",
+    "give the documents of one list the same query id": "name the column of query ids with --query-column",
+    "read_fold reads a folder of folds": "cv and tune take, as --data, a folder of folds",
+    ", or pass it as a table of pandas": "",
+}
+# Advice that is for Python alone: a function of tierank, or a call.
+_OF_PYTHON = re.compile(r"\btierank\.\w|\w\(")
+# Temporary names of files that are being written mean nothing to the caller.
+_UNFINISHED = re.compile(r"\.([^/]+)\.[^./]+\.new(/.*)?$")
+
+
+def line_of(error: Exception, rename: Rename = str) -> str:
+    """An error on one line, with options in place of arguments; an OSError with the file name that the caller gave.
 
     >>> line_of(OSError(13, "Permission denied", "models/.best.4711.new"))
     'models/best: expected a path that can be read or written, got: Permission denied'
     """
-    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
-        return "the current folder: expected one that exists, got one that was removed; change to another with cd"
-    if isinstance(error, OSError) and error.strerror:
-        place = "" if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename)) + ": "
-        place = place.replace("\n", "\\n")
-        return f"{place}expected a path that can be read or written, got: {error.strerror}"
-    if isinstance(error, TierankError) and error.where is not None:  # a file may be called k or seed
-        rest = copy.copy(error)
-        rest.where = None
-        return f"{' '.join(error.where.split())}: {in_options(str(rest))}"
-    return in_options(str(error))
+    if isinstance(error, TierankError):
+        if error.fix is not None:
+            fix = in_options(error.fix, rename)
+            error = copy.copy(error)
+            error.fix = None if _OF_PYTHON.search(fix) else fix
+        return " ".join(error.render(rename).split())
+    assert isinstance(error, OSError)  # noqa: S101
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return "the current folder: expected one that exists, got one that was removed; change to another with cd"
+    place = None if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename))
+    wrong = TierankError(where=place, expected="a path that can be read or written", got=f": {error.strerror}")
+    return str(wrong if error.strerror else error).replace("\n", "\\n")
 
 
-def _has_current_folder() -> bool:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[str | Path] = ()) -> None:
-    """Raise an error before the work if a path cannot be written. Parent folders are created on writing.
-
-    ``read`` are the inputs, which must not be overwritten: see ``inputs_of``.
-    """
+def check_place(options: argparse.Namespace, path: Path | None, *, is_folder: bool = False) -> None:
+    """Raise an error before the work if a path cannot be written, or is read. Folders above it are made on writing."""
     if path is None:
         return
-    if path.exists() and any(_is_in(path, Path(one)) for one in read):
-        raise ParameterError(where=path, expected="a file other than the one that is read", fix="choose another name")
-    if str(path) == PIPE:
-        raise ParameterError(f"{PIPE}: expected the name of a {'folder' if is_folder else 'file'}, got standard output")
-    if is_folder and path.is_file():
-        raise ParameterError(where=path, expected="the name of a folder", got="a file there", fix="choose another name")
-    if not is_folder and path.is_dir():
-        raise ParameterError(where=path, expected="the name of a file", got="a folder there", fix="choose another name")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir():
-        raise ParameterError(
-            where=path, expected="a folder above it", got=f"the file {above}", fix="choose another name"
-        )
-    if not os.access(above, os.W_OK):
-        raise ParameterError(where=path, expected="a path that can be written", got=f"{above}, which is not writable")
-
-
-def inputs_of(options: argparse.Namespace) -> list[str]:
-    """All paths that a command may read, with and without NAME= in front of them."""
-    given = [getattr(options, name, None) for name in _INPUTS]
-    texts = [str(one) for some in given if some is not None for one in (some if isinstance(some, list) else [some])]
-    return texts + [text.partition("=")[2] for text in texts if "=" in text]
+    fix, above = "choose another name", next(folder for folder in path.absolute().parents if folder.exists())
+    inputs = [one for path, _ in paths_of(options) for one in (path, path.partition("=")[2]) if one]
+    wrong: dict[str, str] = {}
+    if path.exists() and any(_is_in(path, Path(one)) for one in inputs):
+        wrong = {"expected": "a file other than the one that is read", "fix": fix}
+    elif str(path) == PIPE:
+        wrong = {"expected": f"the name of a {'folder' if is_folder else 'file'}", "got": "standard output"}
+    elif is_folder and path.is_file():
+        wrong = {"expected": "the name of a folder", "got": "a file there", "fix": fix}
+    elif not is_folder and path.is_dir():
+        wrong = {"expected": "the name of a file", "got": "a folder there", "fix": fix}
+    elif not above.is_dir():
+        wrong = {"expected": "a folder above it", "got": f"the file {above}", "fix": fix}
+    elif not os.access(above, os.W_OK):
+        wrong = {"expected": "a path that can be written", "got": f"{above}, which is not writable"}
+    if wrong:
+        raise ParameterError(where=path, **wrong)
 
 
 def _is_in(path: Path, source: Path) -> bool:
@@ -192,14 +157,20 @@ class Pipes:
 
     def as_file(self, source: str) -> str:
         """The path of a file with the content of a pipe; any other source unchanged."""
-        if not _is_pipe(source):
+        path = Path(source)
+        if source != PIPE and (not path.exists() or path.is_file() or path.is_dir()):
             return source
         if source in self._files:
-            raise ParameterError(f"{source}: expected once, as a pipe can be read only once")
+            raise ParameterError(where=source, expected="once, as a pipe can be read only once")
+        from tierank.io.paths import kind_of, pipe_content
+
+        if source != PIPE:
+            kind_of(path)  # raises for devices, which may be endless
+        content = iter(lambda: sys.stdin.buffer.read(1 << 20), b"") if source == PIPE else pipe_content(path)
         folder = Path(self._kept.enter_context(tempfile.TemporaryDirectory(prefix="tierank-")))
         self._files[source] = folder / "piped"
         with self._files[source].open("wb") as file:
-            file.writelines(_content(source))
+            file.writelines(content)
         return str(self._files[source])
 
     def named(self, text: str) -> str:
@@ -207,17 +178,3 @@ class Pipes:
         for source, file in self._files.items():
             text = text.replace(str(file), "standard input" if source == PIPE else source)
         return text
-
-
-def _is_pipe(source: str) -> bool:
-    path = Path(source)
-    return source == PIPE or (path.exists() and not path.is_file() and not path.is_dir())
-
-
-def _content(source: str) -> Iterator[bytes]:
-    from tierank.readers.paths import kind_of, pipe_content
-
-    if source == PIPE:
-        return iter(lambda: sys.stdin.buffer.read(1 << 20), b"")
-    kind_of(Path(source))  # raises for devices, which may be endless
-    return pipe_content(Path(source))

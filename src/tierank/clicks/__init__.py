@@ -1,17 +1,24 @@
 """Learning from clicks: logs, click models, propensities, judgements, off-policy evaluation, interleaving."""
 
 from tierank.clicks.base import ClickModel
-from tierank.clicks.choice import HeldOut, choose_model, compare_models
-from tierank.clicks.interleaving import INTERLEAVINGS, Interleaved, Preference, interleave, preference
-from tierank.clicks.judgements import Judgements, judgements
+from tierank.clicks.interleaving import (
+    INTERLEAVINGS,
+    Interleaved,
+    Preference,
+    ab_power,
+    ab_sample_size,
+    interleave,
+    interleaving_power,
+    interleaving_sample_size,
+    preference,
+)
+from tierank.clicks.judgements import Judgements, judgements, training_data
 from tierank.clicks.log import ClickLog
-from tierank.clicks.models import CLICK_MODELS, load, make_model, save
+from tierank.clicks.models import CLICK_MODELS, HeldOut, choose_model, compare_models, load, make_model, save
 from tierank.clicks.offpolicy import Value, estimate_value, evaluate_ranking
-from tierank.clicks.power import ab_power, ab_sample_size, interleaving_power, interleaving_sample_size
-from tierank.clicks.propensity import PROPENSITY_METHODS, Propensities, estimate_propensities, read_propensities
+from tierank.clicks.propensities import PROPENSITY_METHODS, Propensities, estimate_propensities, read_propensities
 from tierank.clicks.reading import read
-from tierank.clicks.simulate import Simulation, simulate_clicks
-from tierank.clicks.training import training_data
+from tierank.clicks.simulation import Simulation, simulate_clicks
 
 __all__ = [
     "CLICK_MODELS",

@@ -1,4 +1,4 @@
-"""The base class of click models: fit, predict, log-likelihood, perplexity, simulate."""
+"""What click models have in common: their items, and fit, predict, log-likelihood, perplexity, simulate."""
 
 from __future__ import annotations
 
@@ -7,26 +7,101 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_weights
-from tierank.clicks.items import BY, Items
-from tierank.clicks.log import ClickLog, check_log
+from tierank.arrays import Floats
+from tierank.clicks.log import ClickLog, Ints, check_log
+from tierank.data.checks import as_weights
+from tierank.data.matching import NotFitted
 from tierank.errors import DataError
-from tierank.estimators import NotFitted
-from tierank.settings import Choice, Integer, Number, as_whole, declared, setting
-from tierank.types import Floats
+from tierank.kernels import click_models as kernels
+from tierank.settings import Choice, DocumentedSettings, Integer, Number, as_whole, declared, setting
 
 # Probabilities are clipped this far from 0 and 1 before their logarithm is taken.
-FLOOR = 1e-6
+_FLOOR = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """The items of a log, each of which has an attractiveness, numbered from 0.
+
+    Parameters
+    ----------
+    by : {"pair", "document"}
+        Whether an item is a document for a query, or a document for all queries.
+    queries : array of int64, shape (n_items,)
+        The query of each item, an index into ``query_ids``, ascending; 0 if items are documents.
+    documents : array of int64, shape (n_items,)
+        The document of each item, an index into ``document_ids``.
+    query_ids, document_ids : arrays
+        The ids, as in the log.
+    """
+
+    by: str
+    queries: Ints
+    documents: Ints
+    query_ids: NDArray[Any]
+    document_ids: NDArray[Any]
+
+    @classmethod
+    def of(cls, log: ClickLog, by: str) -> Items:
+        """The items of a log."""
+        n = len(log.document_ids)
+        if by == "document":
+            is_shown = np.zeros(n, bool)
+            is_shown[log.documents] = True
+            documents = np.flatnonzero(is_shown)
+            return cls(by, np.zeros(len(documents), np.int64), documents, log.query_ids, log.document_ids)
+        queries, documents = np.empty(log.n_rows, np.int64), np.empty(log.n_rows, np.int64)
+        order = log.queries.argsort(kind="stable")
+        seen = np.full(n, -1)
+        n_items = kernels.number_pairs(order, log.queries, log.offsets, log.documents, seen, queries, documents)
+        return cls(by, queries[:n_items].copy(), documents[:n_items].copy(), log.query_ids, log.document_ids)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def find(self, log: ClickLog) -> Ints:
+        """The item of each row of a log; -1 if it is unknown."""
+        documents = log.documents
+        if log.document_ids is not self.document_ids:
+            documents = _translation(log.document_ids, self.document_ids)[documents]
+        if self.by == "document":
+            numbers = np.full(len(self.document_ids) + 1, -1)  # the last entry is for unknown documents
+            numbers[self.documents] = np.arange(len(self))
+            return numbers[documents]
+        queries = log.queries
+        if log.query_ids is not self.query_ids:
+            queries = _translation(log.query_ids, self.query_ids)[queries]
+        counts = np.bincount(self.queries, minlength=len(self.query_ids))
+        starts = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
+        seen, numbers = np.full(len(self.document_ids), -1), np.empty(len(self.document_ids), np.int64)
+        items = np.empty(log.n_rows, np.int64)
+        rows = (queries.argsort(kind="stable"), queries, log.offsets, documents)
+        kernels.find_pairs(*rows, starts, self.documents, seen, numbers, items)
+        return items
+
+
+def _translation(ids: NDArray[Any], known: NDArray[Any]) -> Ints:
+    """The index of each id among the known ids; -1 if it is unknown.
+
+    Ids are read as integers if all of a file are integers, and as texts otherwise: between two such logs, 5 and "5" are
+    the same id.
+    """
+    numbers = {one: i for i, one in enumerate(known.tolist())}
+    if ids.dtype.kind != known.dtype.kind:
+        numbers = {str(one): i for one, i in numbers.items()} | numbers
+        return np.array([numbers.get(one, numbers.get(str(one), -1)) for one in ids.tolist()], np.int64)
+    return np.array([numbers.get(one, -1) for one in ids.tolist()], np.int64)
 
 
 @dataclass(kw_only=True, eq=False)
 class ClickModel(ABC):
     """A model of which documents users look at and click.
 
-    A subclass has ``name``, ``parameters`` (the names of its fitted arrays), and three methods: ``_fit``,
-    ``_expected`` (chances before any click is seen) and ``_followed`` (chances given the clicks above, or drawn).
+    A subclass has ``name``, ``parameters`` (the names of its fitted arrays), and the methods ``_fit`` and ``_expected``
+    (chances before any click is seen); and ``_followed`` (chances given the clicks above, or drawn) if clicks depend on
+    those above. Its settings are added to its docstring.
     """
 
     name: ClassVar[str]
@@ -34,6 +109,11 @@ class ClickModel(ABC):
 
     items_: Items = field(init=False, repr=False)
     prior_: float = field(init=False, repr=False)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__doc__:
+            cls.__doc__ = DocumentedSettings(cls.__doc__)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         for name, one in declared(self).items():
@@ -111,7 +191,7 @@ class ClickModel(ABC):
         -------
         array of float64, shape (n_sessions,)
         """
-        return log.per_session(_log_chances(log, self.predict(log, conditional=True)))
+        return log.per_session(self._log_chances(log, conditional=True))
 
     def perplexity(self, log: ClickLog, *, conditional: bool = False) -> Floats:
         """The perplexity of clicks at each position: 2^(-mean over sessions of log2 P(C_r)).
@@ -130,7 +210,7 @@ class ClickModel(ABC):
         array of float64, shape (last_position,)
             NaN where nothing was shown.
         """
-        logs = _log_chances(log, self.predict(log, conditional=conditional)) / np.log(2)
+        logs = self._log_chances(log, conditional=conditional) / np.log(2)
         shown = np.bincount(log.positions - 1, minlength=log.last_position)
         sums = np.bincount(log.positions - 1, logs, minlength=log.last_position)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -159,9 +239,8 @@ class ClickModel(ABC):
         """The chance that each item is clicked if it is examined: one value for each of ``items_``."""
         self._check_fitted()
         if not hasattr(self, "attraction_"):
-            raise DataError(
-                f"{self.name} has no parameters for documents", fix="fit another click model, such as pbm or sdbn"
-            )
+            expected = "a click model with parameters for documents, such as pbm or sdbn"
+            raise DataError(argument="model", expected=expected, got=self.name)
         return np.asarray(self.attraction_, np.float64)
 
     def relevance(self) -> Floats:
@@ -176,7 +255,6 @@ class ClickModel(ABC):
     @property
     def items(self) -> Items:
         """The items that the model was fitted to. Raises ``NotFittedError`` before ``fit``."""
-        self._check_fitted()
         return self.items_
 
     def get_params(self) -> dict[str, Any]:
@@ -191,9 +269,17 @@ class ClickModel(ABC):
     def _expected(self, log: ClickLog) -> Floats:
         """The probability of a click in each row, before any click is seen."""
 
-    @abstractmethod
     def _followed(self, log: ClickLog, clicked: Any, draws: Floats) -> Floats:
         """The probability of a click in each row given the clicks above it; with ``draws``, the clicks are drawn."""
+        chances = self._expected(log)
+        if len(draws):
+            clicked[:] = draws < chances
+        return chances
+
+    def _log_chances(self, log: ClickLog, *, conditional: bool) -> Floats:
+        """The logarithm of the probability of what happened in each row."""
+        chances = np.clip(self.predict(log, conditional=conditional), _FLOOR, 1 - _FLOOR)
+        return np.where(log.clicked, np.log(chances), np.log1p(-chances))
 
     def _per_row(self, log: ClickLog, values: Floats, otherwise: float) -> Floats:
         """The parameter of the item in each row; ``otherwise`` for unknown items."""
@@ -202,15 +288,22 @@ class ClickModel(ABC):
 
     def _check_fitted(self) -> None:
         if not self.is_fitted:
-            raise NotFitted(f"this {self.name} click model is not fitted; call fit(log) first")
+            raise NotFitted(f"this {self.name} click model is not fitted", fix="call fit(log) first")
 
 
 @dataclass(kw_only=True, eq=False)
 class AttractionModel(ClickModel):
-    """A click model with an attractiveness for each item."""
+    """A click model with an attractiveness for each item.
 
-    by: str = setting("pair", Choice(BY), "whether attractiveness is of a pair of query and document, or of a document")
-    smoothing: float = setting(1.0, Number(0), "sessions that the prior of each parameter counts for; 0 for no prior")
+    The prior of attractiveness is the click-through rate of first documents, that of all other parameters 0.5.
+    """
+
+    by: str = setting(
+        "pair",
+        Choice(("pair", "document")),
+        "whether attractiveness is of a pair of query and document, or of a document",
+    )
+    smoothing: float = setting(1.0, Number(0), "sessions that the prior of each parameter counts for; 0 for none")
 
     attraction_: Floats = field(init=False, repr=False)
 
@@ -228,11 +321,3 @@ class EMModel(AttractionModel):
 
     n_iterations_: int = field(init=False, repr=False)
     converged_: bool = field(init=False, repr=False)
-
-    def _note_iterations(self, n: int) -> None:
-        self.n_iterations_, self.converged_ = abs(n), n > 0
-
-
-def _log_chances(log: ClickLog, chances: Floats) -> Floats:
-    kept = np.clip(chances, FLOOR, 1 - FLOOR)
-    return np.where(log.clicked, np.log(kept), np.log1p(-kept))

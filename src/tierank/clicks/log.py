@@ -1,32 +1,70 @@
-"""ClickLog: the lists that were shown, and their clicks."""
+"""ClickLog: the lists that were shown, and their clicks; the checks of its rows, and its description."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_array, as_clicks, as_numbers, as_places
+from tierank.arrays import Floats
+from tierank.data.checks import as_array, as_clicks, as_numbers, as_places, is_missing, short_repr
 from tierank.errors import DataError, DataTypeError, ParameterError
-from tierank.files import as_path, replacing
-from tierank.readers.columns import PARQUET_ENDINGS, first_line, needs_arrow
+from tierank.files import as_path, for_json, replacing
+from tierank.io.layout import first_line, needs_arrow
+from tierank.io.parquet import PARQUET_ENDINGS
 from tierank.settings import as_whole
-from tierank.types import Floats
-
-if TYPE_CHECKING:
-    from tierank.clicks.description import LogDescription
 
 Ints = NDArray[np.int64]
 
 # Columns that every log has.
 _OWN = ("session", "query", "document", "position", "clicked")
+# The largest position that is allowed: models have a parameter for each position, or each pair of them.
+_LAST_POSITION = 2000
+# Sessions in which everything was clicked are suspicious if they are at least this long.
+_LONG = 5
+
+
+@dataclass(frozen=True)
+class LogDescription:
+    """The result of ``ClickLog.describe``.
+
+    ``shown`` and ``click_through`` have one value per position, from the top; the click-through rate of a position is
+    clicks / times shown, NaN if nothing was shown. ``problems`` describes what looks wrong.
+    """
+
+    n_sessions: int
+    n_queries: int
+    n_documents: int
+    n_rows: int
+    n_clicks: int
+    clicks_per_session: float
+    share_without_clicks: float
+    shown: list[int]
+    click_through: list[float]
+    problems: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dict for JSON with all fields; unknown rates are None."""
+        return for_json(asdict(self))
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.n_sessions:,} sessions, {self.n_queries:,} queries, {self.n_documents:,} documents,"
+            f" {self.clicks_per_session:.2f} clicks per session, {self.share_without_clicks:.1%} of sessions without"
+        )
+        rows = [
+            f"{k:>8} {n:>11,} {rate:>14.4f}"
+            for k, (n, rate) in enumerate(zip(self.shown, self.click_through, strict=True), 1)
+        ]
+        table = [f"{'position':>8} {'shown':>11} {'click-through':>14}", *rows]
+        return "\n".join([head, *table, *(f"looks wrong: {problem}" for problem in self.problems)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,9 +113,9 @@ class ClickLog:
     dropped: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("offsets", "queries", "documents", "positions", "clicked", "session_ids", "query_ids"):
-            object.__setattr__(self, name, _read_only(getattr(self, name)))
-        object.__setattr__(self, "document_ids", _read_only(self.document_ids))
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, _read_only(value))
         columns = {name: _read_only(values) for name, values in self.columns.items()}
         object.__setattr__(self, "columns", MappingProxyType(columns))
         object.__setattr__(self, "dropped", MappingProxyType(dict(self.dropped)))
@@ -162,12 +200,9 @@ class ClickLog:
             One value per row.
         """
         if name not in self.columns:
-            raise DataError(
-                argument="columns",
-                expected=f"the column {name!r} in the log",
-                got=f"a log that kept {', '.join(self.columns) or 'no other columns'}",
-                fix=f"read the log with `columns`=[{name!r}]",
-            )
+            got = f"a log that kept {', '.join(self.columns) or 'no other columns'}"
+            fix = f"read the log with `columns`=[{name!r}]"
+            raise DataError(argument="columns", expected=f"the column {name!r} in the log", got=got, fix=fix)
         return self.columns[name]
 
     def select(self, sessions: ArrayLike) -> ClickLog:
@@ -294,7 +329,9 @@ class ClickLog:
         if self.source_rows is None:
             return values
         if self.dropped:
-            raise DataError("the caller's row order is unknown: some sessions were left out when this log was read")
+            got = f"a log from which {_counted(sum(self.dropped.values()), 'session was', 'sessions were')} left out"
+            expected = "all sessions, to know the order of the caller's rows"
+            raise DataError(argument="log", expected=expected, got=got, fix='read it with `on_error`="raise"')
         restored = np.empty_like(values)
         restored[self.source_rows] = values
         return restored
@@ -307,9 +344,23 @@ class ClickLog:
         LogDescription
             Click-through by position, counts and problems.
         """
-        from tierank.clicks.description import describe
-
-        return describe(self)
+        shown = np.bincount(self.positions - 1, minlength=self.last_position)
+        clicks = np.bincount(self.positions - 1, self.clicked, minlength=self.last_position)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rates = clicks / shown
+        per_session = self.per_session(self.clicked)
+        return LogDescription(
+            n_sessions=self.n_sessions,
+            n_queries=self.n_queries,
+            n_documents=self.n_documents,
+            n_rows=self.n_rows,
+            n_clicks=int(self.clicked.sum()),
+            clicks_per_session=float(per_session.mean()) if self.n_sessions else 0.0,
+            share_without_clicks=float((per_session == 0).mean()) if self.n_sessions else 0.0,
+            shown=shown.tolist(),
+            click_through=rates.tolist(),
+            problems=_find_problems(self, per_session),
+        )
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """The log as a table: one array per column, one value per row; without ``query`` if there is only one.
@@ -322,12 +373,9 @@ class ClickLog:
         has_queries = self.query_ids.tolist() != [None]
         taken = next((name for name in self.columns if name in _OWN), None)
         if taken is not None:
-            raise DataError(
-                argument="columns",
-                expected=f"names other than {', '.join(_OWN)}, which the log has itself",
-                got=f"a column {taken!r} that was kept",
-                fix="read the log without it, or under another name",
-            )
+            expected = f"names other than {', '.join(_OWN)}, which the log has itself"
+            fix = "read the log without it, or under another name"
+            raise DataError(argument="columns", expected=expected, got=f"a column {taken!r} that was kept", fix=fix)
         return {
             "session": self.session_ids[self.session_of_row],
             **({"query": self.query_ids[self.query_of_row]} if has_queries else {}),
@@ -367,15 +415,143 @@ class ClickLog:
         return read(columns, columns=others)
 
 
+def _find_problems(log: ClickLog, clicks_per_session: Floats) -> list[str]:
+    """What looks wrong in a log, each with the number of sessions."""
+    lengths = log.lengths
+    last = np.zeros(log.n_sessions, np.int64)
+    np.maximum.at(last, log.session_of_row, log.positions)
+    is_beyond = log.clicked & (log.positions > np.repeat(lengths, lengths))
+    key = log.session_of_row * len(log.document_ids) + log.documents
+    unique, counts = np.unique(key, return_counts=True)
+    # A document of several columns is a kind of documents, which a list may repeat.
+    is_kind = isinstance(log.document_ids[0], tuple)
+    repeated = 0 if is_kind else len(np.unique(unique[counts > 1] // len(log.document_ids)))
+    all_clicked = int(((clicks_per_session == lengths) & (lengths >= _LONG)).sum())
+    suspicions = (
+        *((n, f"left out: {reason}") for reason, n in log.dropped.items()),
+        (int((last > lengths).sum()), "with gaps in their positions: rows of the list are missing"),
+        (len(np.unique(log.session_of_row[is_beyond])), "with clicks beyond the list: in positions below its length"),
+        (log.n_mixed, "mixing queries: each of their queries counts as a session"),
+        (repeated, "showing a document twice"),
+        (all_clicked, f"of {_LONG} documents or more in which all were clicked: robots?"),
+    )
+    problems = [f"{_counted(n, 'session')} {what}" for n, what in suspicions if n]
+    if not log.clicked.any():
+        problems.append("there are no clicks")
+    elif log.clicked.all():
+        problems.append("everything was clicked: are rows of documents that were not clicked missing?")
+    return problems
+
+
+def assemble(
+    codes: dict[str, NDArray[Any]],
+    ids: dict[str, NDArray[Any]],
+    columns: Mapping[str, NDArray[Any]],
+    not_numbers: Mapping[str, Any],
+    where: str,
+    *,
+    zero_based: bool,
+    must_raise: bool,
+) -> ClickLog:
+    """A log of some rows, grouped by session and ordered by position.
+
+    ``codes`` holds the position and the click of each row, unchecked, and its session, query and document as indices
+    into ``ids``, -1 if missing; ``not_numbers`` the first position and the first click that is no number. Raises
+    ``DataError`` for a row that cannot be used, or leaves out its session.
+    """
+    for name in ids:  # in the order of the ids, so that the order of the rows does not matter
+        ids[name], codes[name] = _sorted(ids[name], codes[name])
+    session, query, clicked = codes["session"], codes["query"], codes["clicked"]
+    position = codes["position"] + np.float32(zero_based)
+    order = np.lexsort((position, query, session))
+    dropped: dict[str, int] = {}
+    keep = np.ones(len(order), bool)
+    for reason, is_bad, argument, expected, values, fix in _invalid_rows(codes, position, order, not_numbers):
+        if not is_bad.any():
+            continue
+        if must_raise:
+            row = int(is_bad.argmax())
+            got = "none" if values is None else f"{values[row]:g}"
+            if got == "nan":  # the first one in the column
+                value = not_numbers[argument]
+                got = "none" if is_missing(value) or value == "" else short_repr(value)
+            got += " twice" * reason.startswith("two")
+            raise DataError(where=f"{where}, row {row}", argument=argument, expected=expected, got=got, fix=fix)
+        sessions = np.unique(session[is_bad])
+        dropped[reason] = len(sessions)
+        keep &= ~np.isin(session, sessions)
+    rows = order[keep[order]]
+    if not len(rows):
+        reasons = " and ".join(f"{n:,} with {reason}" for reason, n in dropped.items())
+        got, _, fix = f"none: {reasons}".partition("; ")
+        raise DataError(where=where, expected="at least one session that can be used", got=got, fix=fix or None)
+    session, query = session[rows], query[rows]
+    is_new = np.concatenate([[True], (session[1:] != session[:-1]) | (query[1:] != query[:-1])])
+    starts = np.flatnonzero(is_new)
+    is_sorted = len(rows) == len(position) and bool((np.diff(rows) == 1).all())
+    return ClickLog(
+        offsets=np.append(starts, len(rows)).astype(np.int64),
+        queries=query[starts].astype(np.int64),
+        documents=codes["document"][rows].astype(np.int64),
+        positions=position[rows].astype(np.int64),
+        clicked=clicked[rows] > 0,
+        session_ids=ids["session"][session[starts]],
+        query_ids=ids["query"],
+        document_ids=ids["document"],
+        columns={name: values[rows] for name, values in columns.items()},
+        source_rows=None if is_sorted else rows,
+        n_mixed=int((np.bincount(session[starts]) > 1).sum()),
+        dropped=dropped,
+    )
+
+
+def _sorted(ids: NDArray[Any], codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    values = ids.tolist()
+    try:
+        order = sorted(range(len(values)), key=values.__getitem__)
+    except TypeError:  # several types, such as 1 and "1": by type, then by value
+        order = sorted(range(len(values)), key=lambda i: (type(values[i]).__name__, str(values[i])))
+    places = np.empty(len(values) + 1, np.int32 if len(values) < 1 << 31 else np.int64)
+    places[order], places[-1] = np.arange(len(values)), -1  # the last entry is for missing ids
+    return ids[order], places[codes]
+
+
+def _invalid_rows(
+    codes: Mapping[str, NDArray[Any]], position: NDArray[np.floating], order: Ints, not_numbers: Mapping[str, Any]
+) -> list[tuple[str, NDArray[np.bool_], str, str, NDArray[Any] | None, str | None]]:
+    """What can be wrong with a row: the reason, the rows, the argument, what is expected, the values, and the fix."""
+    given, clicked = codes["position"], codes["clicked"]
+    with np.errstate(invalid="ignore"):
+        is_position = (position >= 1) & (position == np.rint(position))
+        is_too_far = is_position & (position > _LAST_POSITION)
+    hint = "if positions count from 0, read the log with zero_based=True" if (given == 0).any() else None
+    no_integer = "a position that is not an integer >= 1" + (f"; {hint}" if hint else "")
+    no_click = (
+        "write 1 for a click and 0 for none" if "clicked" in not_numbers else "for counts of clicks, pass counts > 0"
+    )
+    is_no_click = (clicked != 0) & (clicked != 1)
+    is_same = np.ones(len(order) - 1, bool)
+    for values in (codes["session"], codes["query"], position):
+        is_same &= values[order[1:]] == values[order[:-1]]
+    is_repeat = np.zeros(len(order), bool)
+    is_repeat[order[1:]] = is_same
+    ids = ((name, codes[name] < 0) for name in ("session", "query", "document"))
+    far, twice = f"a position of at most {_LAST_POSITION:,}", "each position once per session and query"
+    apart = "give each list that was shown a different session id"
+    return [
+        *((f"no {name} id", is_bad, name, f"a {name} id in every row", None, None) for name, is_bad in ids),
+        (no_integer, ~is_position, "position", "an integer >= 1", given, hint),
+        (f"a position beyond {_LAST_POSITION:,}", is_too_far, "position", far, given, "leave out the rows below"),
+        ("a click that is not 0 or 1", is_no_click, "clicked", "0 or 1, or a boolean", clicked, no_click),
+        ("two documents in one position", is_repeat, "position", twice, position, apart),
+    ]
+
+
 def check_log(log: object) -> None:
     """Raise ``DataError`` if this is not a log, such as the table that one is read from."""
     if not isinstance(log, ClickLog):
-        raise DataTypeError(
-            argument="log",
-            expected="a ClickLog",
-            got=type(log).__name__,
-            fix="read it first: log = tierank.clicks.read(...)",
-        )
+        fix = "read it first: log = tierank.clicks.read(...)"
+        raise DataTypeError(argument="log", expected="a ClickLog", got=type(log).__name__, fix=fix)
 
 
 def sum_by(places: Ints, values: NDArray[Any], n: int) -> Floats:
@@ -404,11 +580,8 @@ def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
             if path.suffix == ".csv" and arrow.types.is_nested(arrays[name].type):
                 raise arrow.ArrowInvalid(f"a list such as {values[0]!r}")
     except (arrow.ArrowException, OverflowError) as error:
-        raise DataError(
-            where=path,
-            expected=f"values of one type in the column {name!r}, numbers or texts",
-            got=f": {first_line(error)}",
-        ) from None
+        expected = f"values of one type in the column {name!r}, numbers or texts"
+        raise DataError(where=path, expected=expected, got=f": {first_line(error)}") from None
     with replacing(path) as fresh, fresh.open("wb") as file:
         write = pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table
         write(arrow.table(arrays), file)

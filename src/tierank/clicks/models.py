@@ -1,37 +1,312 @@
-"""CLICK_MODELS: the click models by name; saving and loading them."""
+"""CLICK_MODELS: the click models by name; comparing them on held-out sessions, saving and loading them."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.clicks.base import ClickModel
-from tierank.clicks.cascade_models import Cascade, DependentClick, DynamicBayesian, SimplifiedBayesian
-from tierank.clicks.items import Items
-from tierank.clicks.position_models import ClickThrough, PositionBased, UserBrowsing
+from tierank.arrays import Floats
+from tierank.clicks.base import AttractionModel, ClickModel, EMModel, Items
+from tierank.clicks.log import ClickLog, Ints, check_log, sum_by
+from tierank.data.checks import as_objects
 from tierank.errors import DataError, ParameterError
 from tierank.files import as_path, read_json, replacing
-from tierank.settings import as_choice, check_type
-
-CLICK_MODELS: dict[str, type[ClickModel]] = {
-    model.name: model
-    for model in (
-        ClickThrough,
-        PositionBased,
-        Cascade,
-        DependentClick,
-        UserBrowsing,
-        DynamicBayesian,
-        SimplifiedBayesian,
-    )
-}
+from tierank.kernels import click_models as kernels
+from tierank.settings import Number, as_choice, as_whole, check_type, setting
 
 _FORMAT = "tierank click model 1"
+
+
+# Examination depends on the position, and perhaps on the last click.
+
+
+@dataclass(kw_only=True, eq=False)
+class ClickThrough(ClickModel):
+    """Click-through rate by rank: P(C_r) = c_r, regardless of the document.
+
+    Maximum likelihood, in closed form: c_r = (clicks at r + smoothing * 0.5) / (times shown at r + smoothing).
+    ``examination_`` has c_r for r = 1, 2, ...
+    """
+
+    name: ClassVar[str] = "ctr"
+    parameters: ClassVar[tuple[str, ...]] = ("examination_",)
+    smoothing: float = setting(1.0, Number(0), "sessions that the prior 0.5 of each rate counts for; 0 for none")
+
+    def _fit(self, log: ClickLog, weights: Floats) -> None:
+        rows, n = np.repeat(weights, log.lengths), log.last_position
+        shown, clicks = sum_by(log.positions - 1, rows, n), sum_by(log.positions - 1, rows * log.clicked, n)
+        self.examination_ = _ratio(clicks, shown, self.smoothing, 0.5, self.prior_)
+
+    def _expected(self, log: ClickLog) -> Floats:
+        return at_positions(self.examination_, log.positions)
+
+
+class Pairs:
+    """The different pairs of an item and a cell in the rows of a log, for repeated counting and fitting.
+
+    A cell is what examination depends on, such as a position.
+    """
+
+    def __init__(self, items: Ints, cells: Ints, n_items: int, n_cells: int) -> None:
+        keys, self._inverse = np.unique(items * n_cells + cells, return_inverse=True)
+        self.items, self.cells = keys // n_cells, keys % n_cells
+        self.n_items, self.n_cells = n_items, n_cells
+
+    def count(self, weights: Floats) -> Floats:
+        """The sum over the rows of each pair."""
+        return sum_by(self._inverse, weights, len(self.items))
+
+    def fit(self, model: EMModel, log: ClickLog, weights: Floats) -> tuple[Floats, Floats, int]:
+        """Attraction and examination of P(click) = a * g, and the number of EM iterations, given session weights."""
+        rows = np.repeat(weights, log.lengths)
+        shown, clicks = self.count(rows), self.count(rows * log.clicked)
+        attraction, examination = np.full(self.n_items, 0.5), np.full(self.n_cells, 0.5)
+        examination[0] = 1.0
+        rule = (model.smoothing, model.prior_, model.tolerance, model.max_iterations)
+        n = kernels.fit_products(self.items, self.cells, shown, clicks, *rule, attraction, examination)
+        return attraction, examination, n
+
+
+@dataclass(kw_only=True, eq=False)
+class _ProductModel(EMModel):
+    """P(click) = attraction * examination, by a cell of each row."""
+
+    parameters: ClassVar[tuple[str, ...]] = ("attraction_", "examination_")
+    examination_: Floats = field(init=False, repr=False)
+
+    @abstractmethod
+    def pairs(self, log: ClickLog) -> Pairs:
+        """The pairs of items and cells in a log."""
+
+    def _fit(self, log: ClickLog, weights: Floats) -> None:
+        self.attraction_, self.examination_, n = self.pairs(log).fit(self, log, weights)
+        self.n_iterations_, self.converged_ = abs(n), n > 0
+
+
+@dataclass(kw_only=True, eq=False)
+class PositionBased(_ProductModel):
+    """Position-based model, PBM: P(C_r) = a_d * g_r: attractive and examined (Craswell et al. 2008).
+
+    Fitted by EM. Without a click, the document was attractive with chance a (1 - g) / (1 - a g) and examined with
+    g (1 - a) / (1 - a g); the next a and g are the means of these, where clicks count 1. Only the products matter, so
+    g_1 is fixed at 1: examination is relative to the first position. ``attraction_`` has a for each item,
+    ``examination_`` has g for each position.
+    """
+
+    name: ClassVar[str] = "pbm"
+
+    def pairs(self, log: ClickLog) -> Pairs:
+        """The pairs of items and positions."""
+        return Pairs(self.items.find(log), log.positions - 1, len(self.items), log.last_position)
+
+    def fit_without_positions(self, log: ClickLog) -> Self:
+        """The model in which every position is examined: a is the share of clicks among the times shown.
+
+        Parameters
+        ----------
+        log : ClickLog
+            The sessions to learn from.
+
+        Returns
+        -------
+        self
+        """
+        self.fit(log)
+        items = self.items.find(log)
+        shown, clicks = (sum_by(items, one, len(self.items)) for one in (np.ones(log.n_rows), 1.0 * log.clicked))
+        self.attraction_ = (clicks + self.smoothing * self.prior_) / (shown + self.smoothing)
+        self.examination_ = np.ones_like(self.examination_)
+        return self
+
+    def _expected(self, log: ClickLog) -> Floats:
+        attraction = self._per_row(log, self.attraction_, self.prior_)
+        return np.asarray(attraction * at_positions(self.examination_, log.positions))
+
+
+@dataclass(kw_only=True, eq=False)
+class UserBrowsing(_ProductModel):
+    """User browsing model, UBM: P(C_r | clicks above) = a_d * g_{r,p}, p the click above, 0 if none (Dupret 2008).
+
+    Fitted by EM like the position-based model, with one g for each pair of a position and the position of the last
+    click above it; g_{1,0} is fixed at 1. ``attraction_`` has a for each item, ``examination_`` has g_{r,p} at r (r -
+    1) / 2 + p.
+    """
+
+    name: ClassVar[str] = "ubm"
+
+    def pairs(self, log: ClickLog) -> Pairs:
+        """The pairs of items, and positions with the last click above them."""
+        cells = np.empty(log.n_rows, np.int64)
+        kernels.browsing_cells(log.offsets, log.positions, log.clicked, cells)
+        last = log.last_position
+        return Pairs(self.items.find(log), cells, len(self.items), last * (last + 1) // 2)
+
+    def _expected(self, log: ClickLog) -> Floats:
+        chances = np.empty(log.n_rows)
+        kernels.expect_browsing(log.offsets, log.positions, *self._by_row(log), chances)
+        return chances
+
+    def _followed(self, log: ClickLog, clicked: Any, draws: Floats) -> Floats:
+        chances = np.empty(log.n_rows)
+        kernels.follow_browsing(log.offsets, log.positions, *self._by_row(log), draws, clicked, chances)
+        return chances
+
+    def _by_row(self, log: ClickLog) -> tuple[Floats, Floats]:
+        """Attractiveness of each row; examination, in which unknown pairs of positions take the nearest known one."""
+        examination = self.examination_
+        known = int((np.sqrt(8 * len(examination) + 1) - 1) / 2)
+        last_known = examination[known * (known - 1) // 2 :]
+        more = [last_known[np.minimum(np.arange(r), known - 1)] for r in range(known + 1, log.last_position + 1)]
+        return self._per_row(log, self.attraction_, self.prior_), np.concatenate([examination, *more])
+
+
+def at_positions(values: Floats, positions: Ints) -> Floats:
+    """The value of each position; positions beyond the last known one take its value."""
+    return np.asarray(values[np.minimum(positions, len(values)) - 1])
+
+
+def _ratio(part: Floats, whole: Floats, smoothing: float, prior: float, otherwise: float | None = None) -> Floats:
+    """(part + smoothing * prior) / (whole + smoothing); ``otherwise``, by default the prior, where both are 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = (part + smoothing * prior) / (whole + smoothing)
+    return np.where(np.isnan(ratio), prior if otherwise is None else otherwise, ratio)
+
+
+# Users scan the list from the top.
+
+
+@dataclass(kw_only=True, eq=False)
+class _ChainModel(AttractionModel):
+    """Users examine the first document, click it if it attracts them, and continue or stop."""
+
+    def _expected(self, log: ClickLog) -> Floats:
+        chances = np.empty(log.n_rows)
+        kernels.expect_chain(log.offsets, *self._by_row(log), chances)
+        return chances
+
+    def _followed(self, log: ClickLog, clicked: Any, draws: Floats) -> Floats:
+        chances = np.empty(log.n_rows)
+        kernels.follow_chain(log.offsets, *self._by_row(log), draws, clicked, chances)
+        return chances
+
+    def _by_row(self, log: ClickLog) -> tuple[Floats, Floats, float]:
+        """Attractiveness and chance to continue after a click, per row; the chance to continue without a click."""
+        after_click, after_skip = self._continuing(log)
+        return self._per_row(log, self.attraction_, self.prior_), after_click, after_skip
+
+    @abstractmethod
+    def _continuing(self, log: ClickLog) -> tuple[Floats, float]:
+        """The chance to continue after a click, per row, and without a click."""
+
+    def _fit(self, log: ClickLog, weights: Floats) -> None:
+        """The closed form: documents were examined down to the last click, or the first one if users stop there."""
+        items, n, row = self.items.find(log), len(self.items), np.arange(log.n_rows)
+        ends, starts = log.offsets[1:] - 1, log.offsets[:-1]
+        if isinstance(self, Cascade):
+            stops = np.minimum.reduceat(np.where(log.clicked, row, log.n_rows), starts)
+        else:
+            stops = np.maximum.reduceat(np.where(log.clicked, row, -1), starts)
+        has_click = (stops >= 0) & (stops <= ends)
+        stops, ends = np.repeat(np.where(has_click, stops, ends), log.lengths), np.repeat(ends, log.lengths)
+        shown = np.repeat(weights, log.lengths) * (row <= stops)
+        clicked = shown * log.clicked
+        last = clicked * (row == stops)
+        examined, clicks, last_clicks = (sum_by(items, one, n) for one in (shown, clicked, last))
+        # It is unknown whether the user would have continued after the last document of the list.
+        position, may_continue = log.positions - 1, row < ends
+        at = [sum_by(position, one * may_continue, log.last_position) for one in (clicked, last)]
+        self.attraction_ = _ratio(clicks, examined, self.smoothing, self.prior_)
+        if "satisfaction_" in self.parameters:
+            self.satisfaction_ = _ratio(last_clicks, clicks, self.smoothing, 0.5)
+        if "continuation_" in self.parameters:
+            self.continuation_ = _ratio(at[0] - at[1], at[0], self.smoothing, 0.5)
+
+
+@dataclass(kw_only=True, eq=False)
+class Cascade(_ChainModel):
+    """Cascade model: users scan the list to their first click, and stop (Craswell et al. 2008).
+
+    P(C_r) = a_r * product over i < r of (1 - a_i). Maximum likelihood, in closed form: a is the share of clicks among
+    the times that a document was shown at or above the first click. Further clicks are impossible under this model.
+    ``attraction_`` has a for each item.
+    """
+
+    name: ClassVar[str] = "cascade"
+    parameters: ClassVar[tuple[str, ...]] = ("attraction_",)
+
+    def _continuing(self, log: ClickLog) -> tuple[Floats, float]:
+        return np.zeros(log.n_rows), 1.0
+
+
+@dataclass(kw_only=True, eq=False)
+class DependentClick(_ChainModel):
+    """Dependent click model, DCM: after a click at r, users continue with chance l_r (Guo et al. 2009).
+
+    Without a click they always continue. In closed form, as in the paper, which treats all documents below the last
+    click as not examined (a lower bound of the likelihood is maximised): a is the share of clicks among the times that
+    a document was shown at or above the last click, or anywhere in a list without clicks; l_r is the share of clicks at
+    r that were not the last ones. ``attraction_`` has a for each item, ``continuation_`` has l for each position.
+    """
+
+    name: ClassVar[str] = "dcm"
+    parameters: ClassVar[tuple[str, ...]] = ("attraction_", "continuation_")
+
+    def _continuing(self, log: ClickLog) -> tuple[Floats, float]:
+        return at_positions(self.continuation_, log.positions), 1.0
+
+
+@dataclass(kw_only=True, eq=False)
+class SimplifiedBayesian(_ChainModel):
+    """Simplified dynamic Bayesian network, SDBN: after a click, users stop if satisfied (Chapelle and Zhang 2009).
+
+    The dynamic Bayesian network without giving up: users continue until they are satisfied. In closed form, as in the
+    paper: a is the share of clicks among the times that a document was shown at or above the last click, or anywhere in
+    a list without clicks; s is the share of its clicks that were the last ones. ``attraction_`` has a and
+    ``satisfaction_`` has s for each item.
+    """
+
+    name: ClassVar[str] = "sdbn"
+    parameters: ClassVar[tuple[str, ...]] = ("attraction_", "satisfaction_")
+
+    def _continuing(self, log: ClickLog) -> tuple[Floats, float]:
+        return 1 - self._per_row(log, self.satisfaction_, 0.5), 1.0
+
+
+@dataclass(kw_only=True, eq=False)
+class DynamicBayesian(_ChainModel, EMModel):
+    """Dynamic Bayesian network, DBN: users stop when satisfied, or give up (Chapelle and Zhang 2009).
+
+    A document that is examined is clicked with chance a, and satisfies with chance s if it is. Users who are not
+    satisfied continue with chance g. Fitted by EM over what was examined below the last click, and whether that click
+    satisfied. ``attraction_`` has a and ``satisfaction_`` has s for each item, ``continuation_`` has the single g.
+    """
+
+    name: ClassVar[str] = "dbn"
+    parameters: ClassVar[tuple[str, ...]] = ("attraction_", "satisfaction_", "continuation_")
+
+    def _fit(self, log: ClickLog, weights: Floats) -> None:
+        n = len(self.items)
+        self.attraction_, self.satisfaction_, self.continuation_ = np.full(n, 0.5), np.full(n, 0.5), np.full(1, 0.5)
+        fitted = (self.attraction_, self.satisfaction_, self.continuation_)
+        rule = (self.smoothing, self.prior_, self.tolerance, self.max_iterations)
+        n = kernels.fit_dbn(log.offsets, self.items.find(log), log.clicked, weights, *rule, *fitted)
+        self.n_iterations_, self.converged_ = abs(n), n > 0
+
+    def _continuing(self, log: ClickLog) -> tuple[Floats, float]:
+        goes_on = float(self.continuation_[0])
+        return goes_on * (1 - self._per_row(log, self.satisfaction_, 0.5)), goes_on
+
+
+_MODELS = (ClickThrough, PositionBased, Cascade, DependentClick, UserBrowsing, DynamicBayesian, SimplifiedBayesian)
+CLICK_MODELS: dict[str, type[ClickModel]] = {model.name: model for model in _MODELS}
 
 
 def make_model(model: str | ClickModel, **settings: Any) -> ClickModel:
@@ -55,11 +330,8 @@ def make_model(model: str | ClickModel, **settings: Any) -> ClickModel:
     """
     if isinstance(model, ClickModel):
         if settings:
-            raise ParameterError(
-                argument=next(iter(settings)),
-                expected="settings only with the name of a click model",
-                got="a model, which has its own",
-            )
+            expected = "settings only with the name of a click model"
+            raise ParameterError(argument=next(iter(settings)), expected=expected, got="a model, which has its own")
         return model
     as_choice("click model", model, CLICK_MODELS)
     known = CLICK_MODELS[model]().get_params()
@@ -145,26 +417,23 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
     try:
         content = read_json(place)
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise ValueError("another kind of file")
+            raise DataError(argument="format", expected=repr(_FORMAT))
         model = make_model(content["model"], **content["settings"])
-        ids = {name: _as_ids(content[name]) for name in ("query_ids", "document_ids")}
-        numbers = {name: np.array(content[name], np.int64) for name in ("queries", "documents")}
-        for one, their in (("queries", "query_ids"), ("documents", "document_ids")):
-            if not ((numbers[one] >= 0) & (numbers[one] < len(ids[their]))).all():
-                raise ValueError(f"{one} that are not among {their}")
-        if len(numbers["queries"]) != len(numbers["documents"]) or (np.diff(numbers["queries"]) < 0).any():
-            raise ValueError("queries that are not in order")
+        of_queries = _items_in(content, "queries", "query_ids")
+        of_documents = _items_in(content, "documents", "document_ids")
+        if len(of_queries[0]) != len(of_documents[0]) or (np.diff(of_queries[0]) < 0).any():
+            raise DataError(argument="queries", expected="one per document, in order")
         if content["by"] != getattr(model, "by", "document"):
-            raise ValueError(f"items by {content['by']!r}")
-        model.items_ = Items(content["by"], **numbers, **ids)
+            raise DataError(argument="by", expected=repr(getattr(model, "by", "document")), got=repr(content["by"]))
+        model.items_ = Items(content["by"], of_queries[0], of_documents[0], of_queries[1], of_documents[1])
         model.prior_ = float(_as_chances("prior", [content["prior"]], 1)[0])
+        sizes = {"attraction_": len(model.items_), "satisfaction_": len(model.items_)}
+        if isinstance(model, DynamicBayesian):
+            sizes["continuation_"] = 1
         for name in model.parameters:
-            setattr(model, name, _as_chances(name, content["parameters"][name], _size(model, name)))
-        if (
-            isinstance(model, UserBrowsing)
-            and math.isqrt(8 * len(model.examination_) + 1) ** 2 != 8 * len(model.examination_) + 1
-        ):
-            raise ValueError("examination_ that are not those of all pairs of positions")
+            setattr(model, name, _as_chances(name, content["parameters"][name], sizes.get(name)))
+        if isinstance(model, UserBrowsing) and math.isqrt(n := 8 * len(model.examination_) + 1) ** 2 != n:
+            raise DataError(argument="examination_", expected="a chance for each pair of positions")
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise
@@ -172,24 +441,146 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
     return model
 
 
-def _size(model: ClickModel, name: str) -> int | None:
-    """The size of a parameter; None if it depends on the number of positions."""
-    if name in ("attraction_", "satisfaction_"):
-        return len(model.items)
-    return 1 if (model.name, name) == ("dbn", "continuation_") else None
-
-
-def _as_ids(values: list[Any]) -> NDArray[Any]:
-    ids = np.empty(len(values), object)
-    ids[:] = [tuple(one) if isinstance(one, list) else one for one in values]
+def _items_in(content: Mapping[str, Any], name: str, name_of_ids: str) -> tuple[Ints, NDArray[Any]]:
+    """The query or the document of each item in a file, and the ids."""
+    numbers, values = np.array(content[name], np.int64), content[name_of_ids]
+    ids = as_objects([tuple(one) if isinstance(one, list) else one for one in values])
     if len(set(ids.tolist())) < len(ids):
-        raise ValueError("an id twice")
-    return ids.astype(np.int64) if {type(one) for one in values} == {int} else ids
+        raise DataError(argument=name_of_ids, expected="each id once")
+    if not ((numbers >= 0) & (numbers < len(ids))).all():
+        raise DataError(argument=name, expected=f"numbers of {name_of_ids}")
+    return numbers, ids.astype(np.int64) if {type(one) for one in values} == {int} else ids
 
 
 def _as_chances(name: str, values: list[float], n: int | None) -> NDArray[np.float64]:
     array = np.array(values, np.float64)
     n = len(array) if n is None else n
     if array.shape != (n,) or not n or not ((array >= 0) & (array <= 1)).all():
-        raise ValueError(f"{name} that are not {n} chances")
+        raise DataError(argument=name, expected=f"{n} chances, from 0 to 1")
     return array
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """How well a click model predicts held-out sessions.
+
+    Parameters
+    ----------
+    perplexity : array of float64
+        The perplexity at each position; NaN if nothing was shown there.
+    conditional_perplexity : array of float64
+        The same, given the clicks further up in the list.
+    log_likelihood : float
+        The mean log-likelihood per session.
+    """
+
+    perplexity: Floats
+    conditional_perplexity: Floats
+    log_likelihood: float
+
+
+def compare_models(
+    log: ClickLog,
+    models: Iterable[str] | Mapping[str, ClickModel] | None = None,
+    *,
+    held_out: float = 0.25,
+    seed: int = 0,
+) -> dict[str, HeldOut]:
+    """Fit click models to a part of the sessions, and judge them on the others.
+
+    Parameters
+    ----------
+    log : ClickLog
+        The sessions.
+    models : iterable of str, or mapping of str to ClickModel, optional
+        Names of ``CLICK_MODELS``, or models by any name, which are fitted in place. Default: all of ``CLICK_MODELS``.
+    held_out : float, default 0.25
+        The share of the sessions that are held out.
+    seed : int, default 0
+        Random seed that chooses the held-out sessions.
+
+    Returns
+    -------
+    dict of str to HeldOut
+        What each model predicts of the held-out sessions, by its name.
+
+    Examples
+    --------
+    >>> import tierank
+    >>> data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20)
+    >>> log, _ = tierank.clicks.simulate_clicks(data, data.restore(data.ratings), model="cascade", k=5)
+    >>> held_out = compare_models(log, ["pbm", "cascade"])
+    >>> held_out["cascade"].log_likelihood > held_out["pbm"].log_likelihood
+    True
+    """
+    check_log(log)
+    Number(above=0, below=1).check("held_out", held_out)
+    as_whole("seed", seed, 0)
+    if log.n_sessions < 2:
+        raise DataError(
+            argument="log", expected="at least 2 sessions, some of which are held out", got=str(log.n_sessions)
+        )
+    candidates = models if isinstance(models, Mapping) else {name: make_model(name) for name in _as_names(models)}
+    # At least one session in each part.
+    n_test = min(max(1, round(held_out * log.n_sessions)), log.n_sessions - 1)
+    train, test = log.split(1 - n_test / log.n_sessions, n_test / log.n_sessions, seed=seed)
+    by_model = {}
+    for name, model in candidates.items():
+        model.fit(train)
+        perplexities = model.perplexity(test), model.perplexity(test, conditional=True)
+        by_model[name] = HeldOut(*perplexities, float(np.mean(model.log_likelihood(test))))
+    return by_model
+
+
+def choose_model(
+    log: ClickLog, models: Iterable[str] | None = None, *, held_out: float = 0.25, seed: int = 0, **settings: Any
+) -> ClickModel:
+    """The click model that predicts held-out sessions best, fitted to all sessions.
+
+    A click model that does not fit the users can reverse the order of documents, so check before you trust its
+    relevance. The best model has the highest log-likelihood per session.
+
+    Parameters
+    ----------
+    log : ClickLog
+        The sessions.
+    models : iterable of str, optional
+        Names of ``CLICK_MODELS``. Default: all models with an attractiveness for each query and document.
+    held_out : float, default 0.25
+        The share of the sessions that are held out.
+    seed : int, default 0
+        Random seed that chooses the held-out sessions.
+    **settings
+        Settings of all models, such as ``smoothing``.
+
+    Returns
+    -------
+    ClickModel
+
+    Examples
+    --------
+    >>> import tierank
+    >>> data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20)
+    >>> log, _ = tierank.clicks.simulate_clicks(data, data.restore(data.ratings), model="cascade", k=5)
+    >>> choose_model(log, ["pbm", "cascade"]).name
+    'cascade'
+    """
+    known = [name for name, kind in CLICK_MODELS.items() if issubclass(kind, AttractionModel)]
+    names = known if models is None else _as_names(models)
+    if not names:
+        raise ParameterError(argument="models", expected="at least one name", got="none")
+    candidates = {name: make_model(name, **settings) for name in names}
+    if len(candidates) == 1:
+        return candidates[names[0]].fit(log)
+    by_model = compare_models(log, candidates, held_out=held_out, seed=seed)
+    return candidates[max(by_model, key=lambda name: by_model[name].log_likelihood)].fit(log)
+
+
+def _as_names(models: Any) -> list[str]:
+    """The names of the models to compare; all of them by default."""
+    if models is None:
+        return list(CLICK_MODELS)
+    if isinstance(models, (str, ClickLog)) or not isinstance(models, Iterable):
+        fix = "sessions of the log are held out for the test" if isinstance(models, ClickLog) else None
+        raise ParameterError(argument="models", expected="a list of names of click models", got=repr(models), fix=fix)
+    return list(models)

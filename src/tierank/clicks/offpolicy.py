@@ -10,21 +10,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtri
 
+from tierank.arrays import Floats
 from tierank.clicks.base import ClickModel
+from tierank.clicks.judgements import rows_of
 from tierank.clicks.log import ClickLog, Ints, check_log
-from tierank.clicks.models import make_model
-from tierank.clicks.position_models import PositionBased
-from tierank.clicks.propensity import Propensities, estimate_propensities
+from tierank.clicks.models import PositionBased, make_model
+from tierank.clicks.propensities import Propensities, estimate_propensities
+from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.files import for_json
 from tierank.settings import as_choice, as_limit, as_number, as_positive
-from tierank.types import Floats
 
 METHODS = ("ips", "snips", "dr")
 EARNINGS = ("clicks", "dcg")
 # A smaller effective number of sessions gives a warning.
-FEWEST = 100
+_FEWEST = 100
 
 
 @dataclass(frozen=True)
@@ -106,35 +108,30 @@ def estimate_value(
     1.0
     """
     as_choice("method", method, METHODS)
-    r, w = _as_vector("reward", reward), _as_vector("weight", weight, least=0)
-    if len(r) != len(w):
-        raise DataError(argument="weight", expected=f"{len(r)} numbers, one per reward", got=f"{len(w)}")
+    r, w = _as_vector("reward", reward), _as_vector("weight", weight)
+    if (w < 0).any():
+        raise DataError(argument="weight", expected="numbers >= 0", got=f"{w.min():g}")
+    q, q_target = np.zeros_like(r), np.zeros_like(r)
+    if method == "dr":
+        if predicted is None or predicted_target is None:
+            expected, fix = "predictions, which the method 'dr' needs", "pass `predicted` and `predicted_target`"
+            raise DataError(argument="predicted", expected=expected, got="none", fix=fix)
+        q, q_target = _as_vector("predicted", predicted), _as_vector("predicted_target", predicted_target)
+    for name, given in (("weight", w), ("predicted", q), ("predicted_target", q_target)):
+        if len(given) != len(r):
+            raise DataError(argument=name, expected=f"{len(r)} numbers, one per reward", got=f"{len(given)}")
     if clip is not None:
         w = np.minimum(w, as_positive("clip", clip))
     with np.errstate(over="ignore", invalid="ignore"):  # _value refuses the results
-        terms, logged = _terms(r, w, method, predicted, predicted_target), float(r.mean())
-    return _value(terms, logged, _effective(w, len(w)), method, level)
-
-
-def _terms(
-    r: Floats, w: Floats, method: str, predicted: ArrayLike | None, predicted_target: ArrayLike | None
-) -> Floats:
-    """One number per session whose mean is the value."""
-    if method == "dr":
-        if predicted is None or predicted_target is None:
-            raise DataError("dr needs predictions", fix="pass `predicted` and `predicted_target`")
-        q, q_target = _as_vector("predicted", predicted), _as_vector("predicted_target", predicted_target)
-        for name, given in (("predicted", q), ("predicted_target", q_target)):
-            if len(given) != len(r):
-                raise DataError(argument=name, expected=f"{len(r)} numbers, one per reward", got=f"{len(given)}")
-        return np.asarray(q_target + w * (r - q))
-    if method == "snips":
-        if not w.any():
-            raise DataError(argument="weight", expected="a weight above 0", got="none")
-        share = w / w.max()  # only ratios matter; scaled so that their sums neither overflow nor underflow
-        value = float((share * r).sum() / share.sum())
-        return np.asarray(value + share * (r - value) / share.mean())
-    return np.asarray(w * r)
+        terms = q_target + w * (r - q)
+        if method == "snips":
+            if not w.any():
+                raise DataError(argument="weight", expected="a weight above 0", got="none")
+            share = w / w.max()  # only ratios matter; scaled so that their sums neither overflow nor underflow
+            value = float((share * r).sum() / share.sum())
+            terms = value + share * (r - value) / share.mean()
+        logged = float(r.mean())
+    return _value(terms, logged, w, len(w), method, level)
 
 
 def evaluate_ranking(
@@ -145,15 +142,20 @@ def evaluate_ranking(
     method: str = "ips",
     metric: str = "clicks",
     k: int | None = None,
+    data: RankingDataset | None = None,
     clip: float | None = None,
     model: str | ClickModel | None = None,
     level: float = 0.95,
 ) -> Value:
     """Estimate what a ranker would have earned if it had ordered the lists of a log by its scores.
 
-    Under the position-based model, with g the examination of a position, l(r) the value of a click at r (g_r for
-    clicks, 1 / log2(1 + r) for DCG), p the position of a document in the log, r its rank by the scores, and w = l(r) /
-    g_p: ::
+    Estimated is the mean over sessions of the sum over documents of l(r) a, where r is the rank of a document by the
+    scores and a its attractiveness, the chance of a click once it is examined. With ``clicks``, l(r) is the examination
+    g_r of that position, so that this is the number of clicks. With ``dcg``, l(r) = 1 / log2(1 + r): the DCG of the new
+    order with a as gain. It is larger than the DCG of the clicks that users would make, because they do not examine
+    all positions.
+
+    Under the position-based model, with p the position of a document in the log, c its clicks, and w = l(r) / g_p: ::
 
         ips    mean over sessions of: sum over documents of w c
         snips  the same, times (sum of l(r)) / (sum of g_p w)
@@ -168,17 +170,20 @@ def evaluate_ranking(
     ----------
     log : ClickLog
         The sessions.
-    scores : str or array, shape (n_rows,)
-        The score of each document shown: a column that the log kept, or an array in the caller's row order. Documents
-        with equal scores keep their order.
+    scores : str or array
+        The score of each document shown: a column that the log kept, or one score per row of the log, in the caller's
+        order. With ``data``: one score per row of the data. Documents with equal scores keep their order.
     propensities : Propensities or array, optional
         The examination of each position from the top. Default: those of the position-based model, fitted to the log.
     method : {"ips", "snips", "dr"}, default "ips"
         Inverse propensity scoring, self-normalised, or doubly robust.
     metric : {"clicks", "dcg"}, default "clicks"
-        What is earned.
+        What is earned: clicks, or DCG with attractiveness as gain.
     k : int, optional
         Only the first ``k`` positions count. Default: all.
+    data : RankingDataset, optional
+        All documents that the log shows, if ``scores`` are those of ``ranker.predict(data)``. They are found as in
+        ``training_data``.
     clip : float, optional
         Weights above this are lowered to it: less variance, some bias. Default: no clipping.
     model : str or ClickModel, optional
@@ -207,40 +212,35 @@ def evaluate_ranking(
     as_limit("k", k)
     if model is not None and method != "dr":
         raise ParameterError(argument="model", expected=f"None with the method {method!r}", got="a click model")
-    given = _as_scores(log, scores)
+    given = _as_scores(log, scores, data)
     propensities = estimate_propensities(log, n_bootstrap=0) if propensities is None else propensities
     examination = _at(propensities, log.positions)
     places = log.positions[np.repeat(log.offsets[:-1], log.lengths) + new_ranks(log, given) - 1]
-    worth = _at(propensities, places) if metric == "clicks" else 1 / np.log2(1 + places)
     last = log.last_position if k is None else k
+    # What a document is worth at its new place, and at its old one.
+    worth = _at(propensities, places) if metric == "clicks" else 1 / np.log2(1 + places)
     worth = np.where(places <= last, worth, 0.0)
-    weights = _weights(worth, examination, clip)
-    earned = log.per_session(weights * log.clicked)
-    if method == "dr":
-        attraction = _attraction(log, model)
-        earned = log.per_session(worth * attraction + weights * (log.clicked - examination * attraction))
-    elif method == "snips":
-        earned = _normalised(earned, log.per_session(worth), log.per_session(examination * weights))
     logged_worth = examination if metric == "clicks" else 1 / np.log2(1 + log.positions)
     logged_worth = np.where(log.positions <= last, logged_worth / examination, 0.0)
-    logged = float(log.per_session(logged_worth * log.clicked).mean())
-    return _value(earned, logged, _effective(weights, log.n_sessions), method, level)
-
-
-def _weights(worth: Floats, examination: Floats, clip: float | None) -> Floats:
-    """The weight of a click on each document: its worth at the new rank, / its examination in the log."""
     with np.errstate(over="ignore"):
         weights = worth / examination
     if clip is not None:
         weights = np.minimum(weights, as_positive("clip", clip))
     if not np.isfinite(weights).all():
-        raise DataError(
-            argument="propensities",
-            expected="chances whose ratios are finite",
-            got=f"{examination.min():g} and {examination.max():g}",
-            fix="pass `clip`",
-        )
-    return weights
+        got = f"{examination.min():g} and {examination.max():g}"
+        expected = "chances whose ratios are finite"
+        raise DataError(argument="propensities", expected=expected, got=got, fix="pass `clip`")
+    earned = log.per_session(weights * log.clicked)
+    if method == "dr":
+        attraction = _attraction(log, model)
+        earned = log.per_session(worth * attraction + weights * (log.clicked - examination * attraction))
+    elif method == "snips" and (kept := log.per_session(examination * weights)).any():
+        # The terms of mean(earned) mean(whole) / mean(kept), by linearisation: their mean is that value.
+        whole = log.per_session(worth)
+        ratio, value = whole.mean() / kept.mean(), earned.mean() / kept.mean()
+        earned = earned * ratio + value * (whole - whole.mean()) - value * ratio * (kept - kept.mean())
+    logged = float(log.per_session(logged_worth * log.clicked).mean())
+    return _value(earned, logged, weights, log.n_sessions, method, level)
 
 
 def new_ranks(log: ClickLog, scores: Floats) -> Ints:
@@ -251,14 +251,20 @@ def new_ranks(log: ClickLog, scores: Floats) -> Ints:
     return ranks
 
 
-def _as_scores(log: ClickLog, scores: str | ArrayLike) -> Floats:
+def _as_scores(log: ClickLog, scores: str | ArrayLike, data: RankingDataset | None) -> Floats:
     """The scores in the order of the log."""
     if isinstance(scores, str):
+        if data is not None:
+            raise ParameterError(argument="data", expected="None if `scores` is a column of the log", got="a data set")
         return _as_vector("scores", log.column(scores))
     given = _as_vector("scores", scores)
-    if len(given) != log.n_rows:
-        raise DataError(argument="scores", expected=f"{log.n_rows} scores, one per row of the log", got=f"{len(given)}")
-    return np.asarray(log.arrange(given))
+    if data is not None:
+        check_dataset("data", data)
+    n, rows = (log.n_rows, "the log") if data is None else (data.n_documents, "the data")
+    if len(given) != n:
+        fix = "with one score per row of your data, pass `data` too" if data is None else None
+        raise DataError(argument="scores", expected=f"{n} scores, one per row of {rows}", got=f"{len(given)}", fix=fix)
+    return np.asarray(log.arrange(given) if data is None else data.arrange(given)[rows_of(log, data)])
 
 
 def _at(propensities: Propensities | ArrayLike, positions: Ints) -> Floats:
@@ -292,38 +298,20 @@ def _of_rows(model: ClickModel, log: ClickLog) -> Floats:
     return np.where(rows >= 0, values[rows], model.prior_)
 
 
-def _normalised(earned: Floats, whole: Floats, kept: Floats) -> Floats:
-    """The terms of mean(earned) mean(whole) / mean(kept), by linearisation: their mean is that value."""
-    if not kept.any():
-        return earned
-    ratio, value = whole.mean() / kept.mean(), earned.mean() / kept.mean()
-    return np.asarray(earned * ratio + value * (whole - whole.mean()) - value * ratio * (kept - kept.mean()))
-
-
-def _effective(weights: Floats, n: int) -> float:
-    """(sum of w)^2 / sum of w^2 as a share of all weights, times n."""
-    most = float(weights.max(initial=0.0))
-    if not most:
-        return 0.0
-    shares = weights / most  # scaled so that squares neither overflow nor underflow
-    return n * float(shares.sum()) ** 2 / (len(shares) * float((shares**2).sum()))
-
-
-def _value(terms: Floats, logged: float, effective: float, method: str, level: float) -> Value:
-    from scipy.special import ndtri
-
+def _value(terms: Floats, logged: float, weights: Floats, n: int, method: str, level: float) -> Value:
+    """The mean of the terms, one per session, with its interval. Warns if the weights of n sessions are too uneven."""
     level = as_number("level", level, 0.01, 0.999)
-    n = len(terms)
     with np.errstate(over="ignore", invalid="ignore"):
         value = float(terms.mean())
         error = float(terms.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     if not math.isfinite(value) or math.isinf(error) or (n > 1 and math.isnan(error)):
-        raise DataError(
-            expected="weights and rewards whose products have a finite spread",
-            got=f"a product of {np.abs(terms).max():g}",
-            fix="pass `clip`",
-        )
-    if effective < FEWEST:
+        expected = "weights and rewards whose products have a finite spread"
+        raise DataError(expected=expected, got=f"a product of {np.abs(terms).max():g}", fix="pass `clip`")
+    most = float(weights.max(initial=0.0))
+    shares = weights / (most or 1.0)  # scaled so that squares neither overflow nor underflow
+    # (sum of w)^2 / sum of w^2 as a share of all weights, times n.
+    effective = n * float(shares.sum()) ** 2 / (len(shares) * float((shares**2).sum())) if most else 0.0
+    if effective < _FEWEST:
         alone = " and a single session has no interval;" if n == 1 else ""
         warnings.warn(
             f"the effective sample size is {effective:.0f} of {n:,} sessions: this log says little about that ranking;"
@@ -334,7 +322,7 @@ def _value(terms: Floats, logged: float, effective: float, method: str, level: f
     return Value(value, value - reach, value + reach, error, logged, effective, n, method, level)
 
 
-def _as_vector(name: str, values: ArrayLike, least: float | None = None) -> Floats:
+def _as_vector(name: str, values: ArrayLike) -> Floats:
     try:
         vector = np.asarray(values, np.float64)
     except (TypeError, ValueError):
@@ -344,6 +332,4 @@ def _as_vector(name: str, values: ArrayLike, least: float | None = None) -> Floa
     if not np.isfinite(vector).all():
         row = int((~np.isfinite(vector)).argmax())
         raise DataError(argument=name, expected="finite numbers", got=f"{vector[row]} at {row}")
-    if least is not None and (vector < least).any():
-        raise DataError(argument=name, expected=f"numbers >= {least:g}", got=f"{vector.min():g}")
     return vector

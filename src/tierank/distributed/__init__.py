@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tierank.distributed.processes import Processes, join
 from tierank.errors import ParameterError
+from tierank.extras import loaded_on_use
 
 if TYPE_CHECKING:
-    from tierank.rankers import Ranker
+    from tierank.rankers.base import Ranker
 
 R = TypeVar("R", bound="Ranker")
 
 __all__ = ["Processes", "fit", "join", "predict"]
+
+__getattr__ = loaded_on_use(__name__, "dask", "ray", "spark")
 
 
 def fit(ranker: R, data: Any, client: Any = None, **settings: Any) -> R:

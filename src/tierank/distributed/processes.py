@@ -1,14 +1,23 @@
-"""A team of processes connected by torch.distributed: gloo between CPUs, nccl between GPUs."""
+"""A team of processes connected by torch.distributed: gloo between CPUs, nccl between GPUs.
+
+Run one command in several processes of this machine, and watch them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,9 +27,9 @@ import torch.distributed as torch_distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tierank.errors import ParameterError, TeamError
+from tierank.data.team import Team
+from tierank.errors import LEFT_ALONE, ParameterError, TeamError
 from tierank.settings import Number, as_whole
-from tierank.team import Team
 
 # Seconds that a process waits for the others before it gives up; the longest such time is about 30 years.
 TIMEOUT, _LONGEST = 600.0, 1e9
@@ -184,7 +193,7 @@ def join(
     rank = _from_environment("rank", rank, "RANK", _MOST_PROCESSES - 1)
     size = _from_environment("size", size, "WORLD_SIZE", _MOST_PROCESSES)
     if not 0 <= rank < size:
-        raise ParameterError(f"rank: expected 0 to {size - 1} in a team of {size}, got {rank}")
+        raise ParameterError(argument="rank", expected=f"0 to {size - 1} in a team of {size}", got=str(rank))
     is_hosted = False
     if address is None:
         is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun itself listens at this address
@@ -264,11 +273,124 @@ def _from_environment(name: str, value: int | None, variable: str, most: int) ->
         return as_whole(name, value, 0, most)
     text = os.environ.get(variable, "")
     if not text.isdecimal():
-        raise ParameterError(
-            f"{name}: expected a number, or {variable} in the environment as torchrun sets it, got {text or None!r}"
-        )
+        expected = f"a number, or {variable} in the environment as torchrun sets it"
+        raise ParameterError(argument=name, expected=expected, got=repr(text or None))
     return as_whole(f"{variable} in the environment", int(text), 0, most)
 
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
+
+
+# The command of each process.
+_PROGRAM = (sys.executable, "-m", "tierank")
+# Seconds in which the others have to notice that one is gone, before they are killed: many, as the first may be saving
+# the model, and the machine may be busy.
+_GRACE = 30.0
+_EVERY = 0.05
+
+
+def launch(arguments: Sequence[str], size: int) -> None:
+    """Run ``tierank`` with these arguments in ``size`` processes that find each other by the environment.
+
+    The variables are those of ``torchrun``. The first process has the terminal; of the others only the output of the
+    one that failed first is shown. Returns when all have succeeded; if one fails, the others are ended too.
+    """
+    with tempfile.TemporaryDirectory() as folder, _told_to_stop() as stop:
+        meeting = open_meeting()
+        started: list[_Process] = []
+        try:
+            for number in range(size):
+                process = _Process(arguments, number, size, meeting.port, Path(folder))
+                started.append(process)  # immediately, as this one has to end if the next one cannot start
+            _watch(started, stop)
+        finally:
+            for process in started:
+                process.end()
+        failed = [process for process in started if process.code]
+        if failed and not stop:  # after a signal, the others were ended already
+            _explain(failed, size)
+
+
+class _Process:
+    """One of the processes."""
+
+    def __init__(self, arguments: Sequence[str], number: int, size: int, port: int, folder: Path) -> None:
+        self.number, self.words = number, folder / f"{number}.txt"
+        place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+        environment = os.environ | {k: str(v) for k, v in (place | where | {"PYTHONUNBUFFERED": 1}).items()}
+        with self.words.open("wb") as words:
+            output = None if number == 0 else words  # the first has the terminal
+            self.running = subprocess.Popen(  # noqa: S603  (our own program)
+                [*_PROGRAM, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        self.was_ended = False
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs; negative if a signal ended it."""
+        code: int | None = self.running.poll()
+        return code
+
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        if self.code is None:
+            self.was_ended = True
+            self.running.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.running.wait(2.0)
+        if self.code is None:
+            self.running.kill()
+            self.running.wait()
+
+
+def _watch(started: list[_Process], stop: list[int]) -> None:
+    """Wait until all have ended; with a time limit once one has failed or the first is done."""
+    limit = None
+    while any(process.code is None for process in started) and not stop:
+        if limit is None and (started[0].code is not None or any(process.code for process in started)):
+            limit = time.monotonic() + _GRACE
+        if limit is not None and time.monotonic() > limit:
+            return
+        time.sleep(_EVERY)
+
+
+def _explain(failed: list[_Process], size: int) -> None:
+    """Raise the original error; those of processes that only lost contact are not shown."""
+    guilty = [process for process in failed if process.code != LEFT_ALONE and not process.was_ended]
+    killed = next((process for process in guilty if (process.code or 0) < 0), None)
+    if killed is not None:
+        name = signal.Signals(-(killed.code or 0)).name
+        fix = "it probably ran out of memory" if name == "SIGKILL" else None
+        raise TeamError(f"was ended by {name}", where=f"process {killed.number} of {size}", fix=fix)
+    stuck = next((process for process in failed if process.was_ended), None)
+    if not guilty and stuck is not None:
+        raise TeamError("did not respond, and was killed", where=f"process {stuck.number} of {size}")
+    silent = next((process for process in guilty if process.number > 0), None)
+    if silent is None or any(process.number == 0 for process in guilty):
+        # The first has the terminal.
+        raise TeamError(f"the {size} processes have ended", fix="the line above says why")
+    words = silent.words.read_text(errors="replace").strip()
+    raise TeamError(words or f"ended with code {silent.code}", where=f"process {silent.number} of {size}")
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[list[int]]:
+    """A list that receives signals to end: the processes that this one started have to end with it."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: Any) -> None:
+        heard.append(number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, hear)
+    except ValueError:  # not the main thread, which alone receives signals
+        yield heard
+        return
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if heard:
+        raise KeyboardInterrupt

@@ -14,28 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from tierank.dataset import RankingDataset
+from tierank.data.columns import Columns
+from tierank.data.dataset import RankingDataset
+from tierank.data.tables import check_columns
+from tierank.distributed.dask import check_alike, grouped, join_pieces, sizes_of
 from tierank.distributed.parts import (
+    Holds,
     Training,
     advice,
     check_settings_of,
     cut_parts,
+    is_number,
     named_columns,
     not_numbers,
     number_of_parts,
+    score_table,
+    scored_columns,
     skips_unjudged,
 )
-from tierank.distributed.placement import check_alike, grouped, join_pieces, sizes_of
 from tierank.distributed.processes import TIMEOUT, open_meeting
-from tierank.distributed.scored_tables import Holds, is_number, score_table, scored_columns
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import require
 from tierank.files import as_path
-from tierank.kinds import Columns
-from tierank.rankers import Ranker
-from tierank.readers.columns import Layout
+from tierank.io.layout import Layout
+from tierank.rankers.base import Ranker
 from tierank.settings import as_positive, as_whole
-from tierank.tables import check_columns
 
 R = TypeVar("R", bound=Ranker)
 
@@ -74,7 +77,7 @@ def fit(
     ----------
     ranker : Ranker
         The ranker to train; it is not changed. Each actor holds only its part of the data, unless the ranker is your
-        own and its ``takes_parts`` is False; then each actor gathers all data.
+        own and ``parts`` is not among its capabilities; then each actor gathers all data.
     data : ray.data.Dataset
         One row per document, with columns as ``read`` knows them.
     valid : ray.data.Dataset, optional
@@ -205,7 +208,7 @@ def _described(data: Any) -> tuple[list[str], dict[str, Holds]]:
 
     schema = data.schema()
     if schema is None:
-        raise DataError("data: expected at least one document, got a data set without any")
+        raise DataError(argument="data", expected="at least one document", got="a data set without any")
     types = dict(zip(schema.names, schema.types, strict=True))
     return list(schema.names), {
         name: Holds(_content(kind), str(kind)) for name, kind in types.items() if isinstance(kind, pyarrow.DataType)
@@ -318,7 +321,7 @@ def _checked_columns(schemas: list[Any], argument: str, columns: dict[str, Any])
     """The columns to read from every block, by those of the first one with rows; their types must fit."""
     held = [(number, schema) for number, schema in enumerate(schemas) if schema is not None]
     if not held:
-        raise DataError(f"{argument}: expected at least one document, got a data set without any")
+        raise DataError(argument=argument, expected="at least one document", got="a data set without any")
     layout = Layout.of(list(held[0][1].names), argument, declared=Columns(), **columns)
     for number, schema in held:
         where = f"{argument}: block {number}"
@@ -389,8 +392,9 @@ def _started(training: Training, threads: int) -> Iterator[_Actors]:
     try:
         if not group.wait(training.timeout):
             raise TeamError(
-                f"expected {training.size} times {threads} free CPUs within {training.timeout:g} seconds, got fewer;"
-                " the cluster is busy: try later, or with fewer actors"
+                expected=f"{training.size} times {threads} free CPUs within {training.timeout:g} seconds",
+                got="fewer",
+                fix="the cluster is busy: try later, or with fewer actors",
             )
         process = ray.remote(_Process).options(num_cpus=threads, placement_group=group, max_restarts=0)
         actors = [process.remote(training, number, threads) for number in range(training.size)]
@@ -429,8 +433,9 @@ def _take(part: _Part) -> RankingDataset:
     data = join_pieces([piece for piece in ray.get(part.pieces) if piece is not None])
     if (data.n_queries, data.n_documents) != (part.n_queries, part.n_documents):
         raise DataError(
-            f"expected {part.n_queries:,} queries with {part.n_documents:,} documents, got {data!r}; the data changed"
-            " while they were read: materialize or write them first"
+            expected=f"{part.n_queries:,} queries with {part.n_documents:,} documents",
+            got=repr(data),
+            fix="the data changed while they were read: materialize or write them first",
         )
     return data.select(np.argsort(data.query_ids, kind="stable"))
 
@@ -447,7 +452,8 @@ class _Actors:
         answers = self._wait([actor.fit.remote(address, own) for actor, own in zip(self.actors, parts, strict=True)])
         digests = [digest for _, digest in answers]
         if len(set(digests)) > 1:
-            raise TeamError(f"expected the same model in all actors, got different ones: {digests}; please report it")
+            got = f"different ones: {digests}"
+            raise TeamError(expected="the same model in all actors", got=got, fix="please report it")
         return answers[0][0]
 
     def _wait(self, futures: list[Any]) -> list[Any]:
@@ -474,14 +480,15 @@ class _Actors:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TierankError):
                 return error.cause
-            return TeamError(
-                f"{where} failed: expected it to succeed, got {error.cause!r}; {advice(self.training.checkpoint)}"
-            )
+            fix = advice(self.training.checkpoint)
+            return TeamError(where=f"{where} failed", expected="it to succeed", got=repr(error.cause), fix=fix)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             return TeamError(
-                f"{where} was lost: expected all actors to stay until fit is done, got: {reason};"
-                f" {advice(self.training.checkpoint)}"
+                where=f"{where} was lost",
+                expected="all actors to stay until fit is done",
+                got=f": {reason}",
+                fix=advice(self.training.checkpoint),
             )
         return None
 

@@ -1,4 +1,7 @@
-"""Spark: training in the tasks of a barrier stage, and scoring in Arrow batches."""
+"""The code that runs on Spark's executors: training in a barrier stage, and scoring of batches.
+
+Spark: training in the tasks of a barrier stage, and scoring in Arrow batches.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,186 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import numpy as np
 from sklearn.base import clone
 
+from tierank.data.columns import Columns
+from tierank.data.dataset import RankingDataset
+from tierank.data.tables import take_columns
 from tierank.distributed.parts import (
+    Holds,
     Training,
+    advice,
     check_settings_of,
     cut_parts,
     named_columns,
     not_numbers,
     number_of_parts,
+    score_table,
+    scored_columns,
     skips_unjudged,
+    whole_queries,
 )
-from tierank.distributed.processes import TIMEOUT
-from tierank.distributed.scored_tables import Holds, scored_columns
-from tierank.distributed.spark_tasks import ANSWER, HELD_OUT, KINDS, REPORT, TASK, Job, Part, Scorer, Task, plain_names
+from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import needing, require
 from tierank.files import as_path
-from tierank.kinds import Columns
-from tierank.models import MODEL
-from tierank.rankers import Ranker
-from tierank.readers.columns import RATING_NAMES, Layout
+from tierank.io import read
+from tierank.io.layout import RATING_NAMES, Layout
+from tierank.rankers.base import Ranker, fitted_copy, model_files
+from tierank.rankers.folder import MODEL
+from tierank.rankers.model import SavedModel, Seen
 from tierank.settings import as_positive, as_whole
-from tierank.training.model import SavedModel, Seen
+
+# The columns that fit adds: the task that a row goes to, and whether the row is of the validation data.
+TASK, HELD_OUT = "tierank_task", "tierank_valid"
+# The answer of each task: a report, and from the first one the files of the model.
+ANSWER = "task int, name string, content binary"
+REPORT = "report"
+# Errors that keep their class on the way to the driver.
+KINDS = {kind.__name__: kind for kind in (DataError, ParameterError, TeamError)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the tasks expect among their rows, for the training or the validation data."""
+
+    names: dict[str, Any]
+    weights: list[str]
+    n_queries: list[int]
+    n_documents: list[int]
+    is_valid: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments that the tasks of one fit share."""
+
+    training: Training
+    parts: list[Part]
+
+    @property
+    def advice(self) -> str:
+        """How to continue after a failure."""
+        return advice(self.training.checkpoint)
+
+
+def plain_names(names: Sequence[str]) -> dict[str, str]:
+    """Names for columns on their way to Python, each once: Spark cannot look up names with dots there.
+
+    >>> plain_names(["qid", "price.net"])
+    {'qid': 'column_0', 'price.net': 'column_1'}
+    """
+    return {name: f"column_{k}" for k, name in enumerate(dict.fromkeys(names))}
+
+
+class Task:
+    """The work of one task of the barrier stage. Errors are part of its answer, so that the driver can report them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Read the rows, train with the other tasks, and answer."""
+        from pyspark import BarrierTaskContext
+
+        context = BarrierTaskContext.get()
+        number = context.partitionId()
+        hosts = [info.address.rpartition(":")[0] for info in context.getTaskInfos()]
+        try:
+            data, failure = self._own(batches, number), None
+        except Exception as error:
+            data, failure = [], error
+        meeting = open_meeting() if number == 0 else None
+        met = context.allGather(json.dumps([meeting and meeting.port, failure is None]))
+        port, answers = json.loads(met[0])[0], {}
+        try:
+            if failure is not None:
+                raise failure
+            if not all(json.loads(words)[1] for words in met):
+                raise TeamError.left_alone("another task has no data to train with")
+            answers = self._train(data, number, f"{hosts[0]}:{port}", context.cpus())
+        except Exception as error:
+            answers = {REPORT: json.dumps(_described(error, hosts[number])).encode()}
+        yield _batch(number, answers)
+
+    def _own(self, batches: Iterator[Any], number: int) -> list[RankingDataset]:
+        """The data sets of this task: training, and validation if there is one."""
+        import pyarrow
+
+        table = pyarrow.Table.from_batches(batches)
+        return [_data_set(table, part, number) for part in self.job.parts]
+
+    def _train(self, data: list[RankingDataset], number: int, address: str, threads: int) -> dict[str, bytes]:
+        """Train; returns the files of the model (only from the first task) and a report with their digest."""
+        ranker = self.job.training.fit_part(number, address, data, threads)
+        report = {"digest": ranker.model_.digest(), "processes": getattr(ranker, "team_", None)}
+        return (model_files(ranker) if number == 0 else {}) | {REPORT: json.dumps(report).encode()}
+
+
+def _data_set(table: Any, part: Part, number: int) -> RankingDataset:
+    """The rows of one of the two data sets, grouped by query, with queries ordered by id."""
+    import pyarrow.compute
+
+    rows = table.filter(pyarrow.compute.equal(table.column(HELD_OUT), part.is_valid))
+    names = plain_names([part.names["query"], part.names["rating"], *part.names["features"]])
+    names |= {weight: weight for weight in part.weights if weight not in names}  # one may be a feature, too
+    rows = take_columns(rows, list(names.values())).rename_columns(list(names))
+    data = read(rows, **part.names) if len(rows) else None
+    counts = (0, 0) if data is None else (data.n_queries, data.n_documents)
+    if data is None or counts != (part.n_queries[number], part.n_documents[number]):
+        raise DataError(
+            expected=f"{part.n_queries[number]:,} queries with {part.n_documents[number]:,} documents",
+            got=f"{counts[0]:,} with {counts[1]:,}",
+            fix="the data changed while they were read: persist or write them first",
+        )
+    return data.select(np.argsort(data.query_ids, kind="stable"))
+
+
+def _described(error: Exception, host: str) -> dict[str, Any]:
+    """An error as a report for the driver."""
+    kind = next((name for name, kind in KINDS.items() if isinstance(error, kind)), "")
+    message = str(error) if isinstance(error, TierankError) else repr(error)
+    return {"kind": kind, "message": message, "host": host, "is_left_alone": getattr(error, "is_left_alone", False)}
+
+
+def _batch(number: int, answers: dict[str, bytes]) -> Any:
+    import pyarrow
+
+    tasks = pyarrow.array([number] * len(answers), pyarrow.int32())
+    contents = pyarrow.array(list(answers.values()), pyarrow.binary())
+    return pyarrow.RecordBatch.from_arrays([tasks, pyarrow.array(list(answers)), contents], ["task", "name", "content"])
+
+
+class Scorer:
+    """Scores the rows of one partition."""
+
+    def __init__(self, held: Any, layout: Layout, names: list[str], needs_list: bool) -> None:
+        self.held, self.layout, self.names, self.needs_list = held, layout, names, needs_list
+
+    def score_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Each batch with a column of scores; batches are whole queries if the ranker needs them."""
+        import pyarrow
+        from pyspark import TaskContext
+
+        ranker = self.held.value
+        if getattr(ranker, "n_jobs", 0) is None:
+            ranker.n_jobs = TaskContext.get().cpus()
+        if self.needs_list:
+            tables = whole_queries(batches, f"column_{self.names.index(self.layout.query)}")
+        else:
+            tables = (pyarrow.Table.from_batches([batch]) for batch in batches if len(batch))
+        for table in tables:
+            scores = score_table(ranker, table.rename_columns(self.names), self.layout, self.needs_list)
+            yield from table.append_column("score", scores).to_batches()
+
 
 R = TypeVar("R", bound=Ranker)
 
@@ -82,7 +235,7 @@ def fit(
     ----------
     ranker : Ranker
         The ranker to train; it is not changed. Each task holds only its part of the data, unless the ranker is your own
-        and its ``takes_parts`` is False; then each task gathers all data.
+        and ``parts`` is not among its capabilities; then each task gathers all data.
     data : pyspark.sql.DataFrame
         One row per document, with columns as ``read`` knows them. It is read twice: to count, and to train.
     valid : pyspark.sql.DataFrame, optional
@@ -376,7 +529,7 @@ class _Source:
 
     def _check_rows(self, n_unrated: int) -> None:
         if not len(self.lengths):
-            raise DataError(f"{self.argument}: expected at least one row, got none")
+            raise DataError(where=self.argument, expected="at least one row", got="none")
         if self.ids.null_count:  # nulls are sorted first
             raise DataError(
                 where=self.argument,
@@ -512,8 +665,10 @@ def _answers(job: Job, rows: Any) -> list[Any]:
         answers = _collected(rows.mapInArrow(Task(job).run, ANSWER, barrier=True))
     except (PySparkException, Py4JError) as error:
         raise TeamError(
-            f"a task was lost: expected all {job.training.size} tasks to stay until fit is done, got:"
-            f" {_essence(error)}; {job.advice}"
+            where="a task was lost",
+            expected=f"all {job.training.size} tasks to stay until fit is done",
+            got=f": {_essence(error)}",
+            fix=job.advice,
         ) from error
     return answers
 
@@ -567,16 +722,15 @@ def _trained(ranker: R, job: Job, answers: Sequence[Any]) -> R:
         raise next((e for e in errors if not (isinstance(e, TeamError) and e.is_left_alone)), errors[0])
     digests = [report["digest"] for report in reports.values()]
     if len(set(digests)) > 1:
-        raise TeamError(f"expected the same model in all tasks, got different ones: {digests}; please report it")
+        got = f"different ones: {digests}"
+        raise TeamError(expected="the same model in all tasks", got=got, fix="please report it")
     files = {row.name: bytes(row.content) for row in answers if row.name != REPORT}
     description = json.loads(files.pop(MODEL.file))
     seen = Seen.from_json(description, files)
-    fitted: R = clone(ranker)
-    model = fitted.restore_model(SavedModel(seen, description["fitted"], files))
+    model = clone(ranker).restore_model(SavedModel(seen, description["fitted"], files))
     if reports[0]["processes"] is not None:  # a saved model does not name the processes that took part
         vars(model)["processes"] = reports[0]["processes"]
-    fitted.hold(model, seen)
-    return fitted
+    return cast("R", fitted_copy(ranker, model, seen))
 
 
 def _error(report: dict[str, Any], task: int, job: Job) -> TierankError:
@@ -584,7 +738,7 @@ def _error(report: dict[str, Any], task: int, job: Job) -> TierankError:
     kind = KINDS.get(report["kind"])
     where = f"task {task} of {job.training.size} on {report['host']}"
     if kind is None:
-        return TeamError(f"{where} failed: expected it to succeed, got {report['message']}; {job.advice}")
+        return TeamError(where=f"{where} failed", expected="it to succeed", got=report["message"], fix=job.advice)
     error: TierankError = kind(report["message"], where=where)
     if isinstance(error, TeamError):
         error.is_left_alone = report["is_left_alone"]

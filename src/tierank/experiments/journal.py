@@ -1,8 +1,4 @@
-"""The file that stores the trials of a study: one line of JSON per log entry of Optuna.
-
-If the disk is full or the process is killed, Optuna's own journal leaves a partial line, which makes it unreadable, and
-a lock that the next run waits for.
-"""
+"""The file of a study. It needs Optuna, so it is imported when a study begins."""
 
 from __future__ import annotations
 
@@ -21,7 +17,11 @@ _BEGINS = b'{"op_code":'
 
 
 class Journal(BaseJournalBackend):
-    """A journal of complete lines, written by one process."""
+    """The file that stores the trials of a study: complete lines of JSON, written by one process.
+
+    If the disk is full or the process is killed, Optuna's own journal leaves a partial line, which makes it unreadable,
+    and a lock that the next run waits for.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -43,13 +43,10 @@ class Journal(BaseJournalBackend):
         with writing(self.file), self.file.open("ab", buffering=0) as opened:
             size = opened.tell()
             try:
-                _write_all(opened.fileno(), text.encode())
+                content = text.encode()
+                while content:
+                    content = content[os.write(opened.fileno(), content) :]
+                os.fsync(opened.fileno())
             except OSError:
                 opened.truncate(size)
                 raise
-
-
-def _write_all(file: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(file, content) :]
-    os.fsync(file)

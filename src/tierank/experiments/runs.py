@@ -1,28 +1,32 @@
-"""Run: the results of an experiment, read from its folder."""
+"""Run: the results of an experiment, read from its folder; and several runs on the same test data as one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tierank import notebook
-from tierank.dataset import RankingDataset
+from tierank import display
+from tierank.arrays import Floats
+from tierank.data.dataset import RankingDataset
+from tierank.data.text import StringArray
 from tierank.errors import DataError, ParameterError
-from tierank.evaluation import Comparison, Evaluation, compare_evaluations
-from tierank.experiments.folds import Fold, found_folds
-from tierank.experiments.plan import Plan, digest_data
-from tierank.experiments.store import Cell, Store
+from tierank.experiments.folds import Fold, kept_folds
+from tierank.experiments.published import compare_with_paper, paper_of, row_of
+from tierank.experiments.store import Cell, RunPlan, Store, digest_data
 from tierank.files import as_path, for_json
-from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name
-from tierank.rankers import Ranker
-from tierank.text_blocks import Texts
-from tierank.types import Floats
+from tierank.metrics.compare import Comparison, compare_evaluations
+from tierank.metrics.evaluate import Evaluation, Grid, Result, ShownTable
+from tierank.metrics.judge import Judge
+from tierank.metrics.rules import Metric, Rule, as_metric_of, as_rule, metric_name
+from tierank.rankers import load
+from tierank.rankers.base import Ranker
+from tierank.settings import as_choice, as_whole
 
 
 class Tidy(NamedTuple):
@@ -49,10 +53,7 @@ class Tidy(NamedTuple):
     value: list[float]
 
 
-_NOTHING_YET = "no system has results for every fold yet"
-
-
-class Run:
+class Run(Result):
     """The results of an experiment, stored in a folder: ``cross_validate`` creates one, ``Run.open`` reads one.
 
     Folds count from 0.
@@ -61,7 +62,7 @@ class Run:
     ----------
     store : Store
         The files of the run.
-    plan : Plan
+    plan : RunPlan
         The plan in ``run.json``.
     metrics : sequence of str or callable, optional
         The metrics of ``comparison``. Default: those of the plan.
@@ -70,7 +71,7 @@ class Run:
     ----------
     folder : Path
         The folder.
-    plan : Plan
+    plan : RunPlan
         The data, the systems with their settings, the versions of libraries.
     systems : tuple of str
         The systems that have results for every fold, in the order of the plan.
@@ -83,17 +84,14 @@ class Run:
     n_folds : int
         Number of folds.
     baseline : str
-        The system that the others are compared with: the chosen one, or the first.
+        The system that the others are compared with: the chosen one, that of the paper, or the first.
     tests : list of RankingDataset
         The test data of each fold, without features.
     comparison : Comparison
         The comparison over all test queries of all folds, averaged over the seeds for each query.
     """
 
-    store: Store
-    plan: Plan
-
-    def __init__(self, store: Store, plan: Plan, metrics: Sequence[Metric] | None = None) -> None:
+    def __init__(self, store: Store, plan: RunPlan, metrics: Sequence[Metric] | None = None) -> None:
         self.store, self.plan = store, plan
         self._metrics: tuple[Metric, ...] = tuple(plan.metrics if metrics is None else metrics)
 
@@ -107,7 +105,7 @@ class Run:
             A folder that ``cross_validate(out=...)`` or ``tierank cv`` wrote.
         """
         path = as_path(folder, "folder", "the name of a folder")
-        return cls(Store(path), Plan.read(path))
+        return cls(Store(path), RunPlan.read(path))
 
     def judged_by(
         self,
@@ -126,8 +124,8 @@ class Run:
         baseline : str, optional
             The system to compare with. Default: that of the run.
         """
-        if baseline is not None and baseline not in self.systems:
-            raise ParameterError.unknown("baseline", baseline, self.systems)
+        if baseline is not None:
+            as_choice("baseline", baseline, self.systems)
         given: Sequence[Metric] = (
             [metrics] if isinstance(metrics, str) or callable(metrics) else metrics or self._metrics
         )
@@ -174,9 +172,10 @@ class Run:
 
     @property
     def baseline(self) -> str:
-        """The system that the others are compared with: the chosen one, or the first."""
-        chosen = self.plan.baseline
-        return chosen if chosen in self.systems else self.systems[0]
+        """The system that the others are compared with: the chosen one, that of the paper, or the first."""
+        paper, systems = paper_of(self), self.systems
+        of_paper = [one for one in systems if paper and row_of(one, self.plan.systems[one]) == paper.baseline]
+        return self.plan.baseline if self.plan.baseline in systems else [*of_paper, *systems][0]
 
     @cached_property
     def tests(self) -> list[RankingDataset]:
@@ -196,8 +195,8 @@ class Run:
         tuple of RankingDataset or None
             Training, validation and test data.
         """
-        self._check_fold(fold)
-        folds = found_folds(self.plan.data.source, self.folder / "parts")
+        as_whole("fold", fold, 0, self.n_folds - 1)
+        folds = kept_folds(self.plan.data.source, self.folder / "parts")
         try:
             data = None if folds is None else folds.read(fold)
         except (DataError, ParameterError):
@@ -290,7 +289,8 @@ class Run:
         Path or None
             The model folder.
         """
-        return self.store.model(self._cell(system, fold, seed))
+        folder = self.store.place(self._cell(system, fold, seed)) / "model"
+        return folder if folder.is_dir() else None
 
     def ranker(self, system: str, fold: int, seed: int) -> Ranker | None:
         """The fitted ranker; None if only scores were given, or if it needs the caller's own code.
@@ -309,23 +309,17 @@ class Run:
         Ranker or None
             The fitted ranker.
         """
-        cell = self._cell(system, fold, seed)
-        return None if "code" in self.plan.systems[system] else self.store.ranker(cell)
+        folder = self.model(system, fold, seed)
+        return None if folder is None or "code" in self.plan.systems[system] else load(folder)
 
     def _cell(self, system: str, fold: int, seed: int) -> Cell:
         """The cell of an existing result. Raises ``ParameterError`` if there is none."""
-        if system not in self.plan.systems:
-            raise ParameterError.unknown("system", system, self.plan.systems)
-        self._check_fold(fold)
+        as_choice("system", system, self.plan.systems)
+        as_whole("fold", fold, 0, self.n_folds - 1)
         if seed not in self.plan.seeds:
             expected = f"a seed of the run: {', '.join(map(str, self.plan.seeds))}"
             raise ParameterError(argument="seed", expected=expected, got=repr(seed))
         return Cell(system, fold, seed)
-
-    def _check_fold(self, fold: int) -> None:
-        if fold not in range(self.n_folds):
-            expected = f"a fold of the run, from 0 to {self.n_folds - 1}"
-            raise ParameterError(argument="fold", expected=expected, got=repr(fold))
 
     # Results
 
@@ -333,7 +327,8 @@ class Run:
     def comparison(self) -> Comparison:
         """The comparison over all test queries of all folds, averaged over the seeds for each query."""
         if not self.systems:
-            raise DataError(f"{self.folder}: expected results of at least one system for every fold, got none yet")
+            expected = "results of at least one system for every fold"
+            raise DataError(where=self.folder, expected=expected, got="none yet")
         return compare_evaluations({system: self.evaluation(system) for system in self.systems}, self.baseline)
 
     def evaluation(self, system: str) -> Evaluation:
@@ -351,10 +346,9 @@ class Run:
         """
         by_seed = self.per_query(system)
         per_query = {metric: np.mean([values[metric] for values in by_seed], axis=0) for metric in self.metrics}
-        n_empty = self._judge.n_empty
-        left_out = n_empty if self.rule.empty is None else 0
-        n_unjudged = self._judge.n_unjudged
-        return Evaluation(per_query, self._pooled.query_ids, self.rule, n_empty, left_out, n_unjudged=n_unjudged)
+        judge = self._judge
+        counts = judge.n_empty, judge.n_empty if self.rule.empty is None else 0
+        return Evaluation(per_query, judge.data.query_ids, self.rule, *counts, n_unjudged=judge.n_unjudged)
 
     def per_query(self, system: str) -> list[dict[str, Floats]]:
         """For each seed of a system, the values of all test queries.
@@ -370,8 +364,7 @@ class Run:
             For each seed, one value per query for each metric.
         """
         if system not in self._per_query:
-            if system not in self.plan.systems:
-                raise ParameterError.unknown("system", system, self.plan.systems)
+            as_choice("system", system, self.plan.systems)
             self._per_query[system] = [
                 self._judge(np.concatenate([self.scores(system, fold, seed) for fold in range(self.n_folds)]))
                 for seed in self.seeds_of(system)
@@ -393,8 +386,9 @@ class Run:
         float
             The standard deviation.
         """
-        means = [float(np.nanmean(values[metric])) for values in self.per_query(system)]
-        return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
+        metric = as_metric_of("run", metric, self.metrics)
+        means = np.array([float(np.nanmean(values[metric])) for values in self.per_query(system)])
+        return float(np.std(means - means[0], ddof=1)) if len(means) > 1 else float("nan")  # exactly 0 if all are equal
 
     def cpu_seconds(self, system: str) -> float:
         """The mean CPU time of a fit (of a resumed fit, since its last start); NaN for given scores.
@@ -412,11 +406,18 @@ class Run:
         return float(np.mean([self.store.result(cell).get("cpu_seconds", np.nan) for cell in self.cells(system)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON: the plan, with the ``seeds`` that there are results for, and these results."""
+        """A dict for JSON: the plan, with the ``seeds`` that there are results for, and these results.
+
+        ``beside_paper`` has the figures of the paper that can be compared with them.
+        """
         spreads = {system: {metric: self.spread(system, metric) for metric in self.metrics} for system in self.systems}
         seconds = {system: self.cpu_seconds(system) for system in self.systems}
         results = for_json({"spread": spreads, "cpu_seconds": seconds}) | {"comparison": self.comparison.to_dict()}
-        return self.plan.to_dict() | {"seeds": list(self.seeds)} | results
+        beside = {
+            system: {metric: one._asdict() | {"printed": one.printed._asdict()} for metric, one in figures.items()}
+            for system, figures in compare_with_paper(self).items()
+        }
+        return self.plan.to_dict() | {"seeds": list(self.seeds), "beside_paper": beside} | results
 
     def tidy(self) -> Tidy:
         """The mean of each metric for each system, fold and seed, one per row.
@@ -439,27 +440,17 @@ class Run:
 
     def to_pandas(self) -> Any:
         """A pandas table of ``tidy``: a row for each system, fold, seed and metric."""
-        return notebook.as_pandas(self.tidy()._asdict())
+        return display.as_pandas(self.tidy()._asdict())
 
-    def _repr_html_(self) -> str:
+    def table(self) -> Grid:
+        """The mean of each system in each metric with its mark, as texts."""
+        return self.comparison.table()
+
+    def blocks(self) -> Iterator[str | ShownTable]:
+        """The folds and seeds, the table, its marks and the counts."""
         if not self.systems:
-            return notebook.sheet(f"Run {self.folder.name}", notebook.note(_NOTHING_YET))
-        marks = [notebook.note(text) for text in self._marks()]
-        return notebook.sheet(self._title, notebook.note(self._seeds), notebook.grid(*self._table()), *marks)
-
-    def __str__(self) -> str:
-        if not self.systems:
-            return f"Run {self.folder.name}: {_NOTHING_YET}"
-        return "\n".join([f"{self._title}, {self._seeds}", *notebook.lines(*self._table()), *self._marks()])
-
-    __repr__ = __str__
-
-    @property
-    def _title(self) -> str:
-        return f"Run: {self.plan.data.name}"
-
-    @property
-    def _seeds(self) -> str:
+            yield f"Run {self.folder.name}: no system has results for every fold yet"
+            return
         seeds = self.seeds
         fewer = [
             f"{system}: {', '.join(map(str, own))}"
@@ -467,35 +458,89 @@ class Run:
             if (own := self.seeds_of(system)) != seeds and "scores" not in self.plan.systems[system]
         ]
         words = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" + f" ({'; '.join(fewer)})" * bool(fewer)
-        return f"{self.n_folds} fold{'s' * (self.n_folds > 1)}, {words}"
-
-    def _marks(self) -> list[str]:
-        return [self.comparison.describe_marks(), self.comparison.describe_queries()]
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        comparison = self.comparison
-        rows = [
-            [s, *(f"{comparison.mean(s, m):.4f}{comparison.mark(s, m)}" for m in self.metrics)] for s in self.systems
-        ]
-        return ["system", *self.metrics], rows
+        yield f"Run: {self.plan.data.name}, {self.n_folds} fold{'s' * (self.n_folds > 1)}, {words}"
+        yield ShownTable(self.table())
+        yield self.comparison.describe_marks()
+        yield self.comparison.describe_queries()
 
     @cached_property
-    def _pooled(self) -> RankingDataset:
-        """The test queries of all folds as one data set; a query that is tested twice counts twice."""
+    def _judge(self) -> Judge:
+        """The judge of the test queries of all folds as one data set; a query that is tested twice counts twice."""
         tests = self.tests
         texts = [test.document_texts for test in tests if test.document_texts is not None]
-        return RankingDataset.from_parts(
+        pooled = RankingDataset.from_parts(
             np.concatenate([test.features for test in tests]),
             np.concatenate([test.ratings for test in tests]),
             np.concatenate([[0], np.concatenate([test.lengths for test in tests]).cumsum()]),
             np.concatenate([test.query_ids for test in tests]),
-            document_texts=Texts.concat(texts) if len(texts) == len(tests) else None,
+            document_texts=StringArray.concat(texts) if len(texts) == len(tests) else None,
         )
-
-    @cached_property
-    def _judge(self) -> Judge:
-        return Judge(self._pooled, self._metrics, self.rule)
+        return Judge(pooled, self._metrics, self.rule)
 
     @cached_property
     def _per_query(self) -> dict[str, list[dict[str, Floats]]]:
         return {}
+
+
+@dataclass(frozen=True)
+class _Stores(Store):
+    """The files of several runs: the results of each system stay in the folder of its run."""
+
+    homes: Mapping[str, tuple[Store, str]]
+
+    def place(self, cell: Cell) -> Path:
+        """The folder of a result."""
+        store, system = self.homes[cell.system]
+        return store.place(cell._replace(system=system))
+
+
+def side_by_side(runs: Mapping[str, Run]) -> Run:
+    """Combine runs on the same test data into one run with the systems of all, for tables, tests and the report.
+
+    Nothing is copied or written. The metrics, the rule and the baseline are those of the first run.
+
+    Parameters
+    ----------
+    runs : dict of str to Run
+        The runs by name. A system is called ``ranker (name)`` in the result.
+
+    Returns
+    -------
+    Run
+        The systems of all runs.
+
+    Raises
+    ------
+    DataError
+        If the runs were tested on different data.
+
+    Examples
+    --------
+    >>> import tierank
+    >>> folds = [tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20).split(0.6, 0.2, 0.2)]
+    >>> before, after = (tierank.cross_validate({"umart": tierank.UMart(n_trees=n)}, folds) for n in (2, 20))
+    >>> both = side_by_side({"before": before, "after": after})  # or tierank.Run.open("folder")
+    >>> both.systems
+    ('umart (before)', 'umart (after)')
+    >>> "ndcg@10" in both.comparison.contrasts["umart (after)"]
+    True
+    """
+    if not isinstance(runs, Mapping) or len(runs) < 2 or not all(isinstance(run, Run) for run in runs.values()):
+        raise ParameterError(argument="runs", expected="two runs or more, by name", got=repr(runs))
+    (first_name, first), *others = runs.items()
+    for _, run in others:
+        if list(run.plan.folds) != list(first.plan.folds):
+            fix = "only runs with equal test queries in the same folds can be compared"
+            raise DataError(where=run.folder, expected=f"the test data of {first.folder}", got="others", fix=fix)
+    homes = {f"{system} ({name})": (run.store, system) for name, run in runs.items() for system in run.systems}
+    described = {f"{s} ({name})": run.plan.systems[s] for name, run in runs.items() for s in run.systems}
+    plan = replace(
+        first.plan,
+        kind="cv",
+        systems=described,
+        seeds=sorted({seed for run in runs.values() for seed in run.seeds}),
+        baseline=f"{first.baseline} ({first_name})" if first.systems else None,
+        protocol="lightgbm" if any(run.plan.protocol == "lightgbm" for run in runs.values()) else first.plan.protocol,
+        paper=None,
+    )
+    return Run(_Stores(first.folder, homes), plan)

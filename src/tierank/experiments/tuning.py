@@ -1,4 +1,4 @@
-"""tune: search for settings on validation data, by Optuna over a declared space for each ranker."""
+"""``tune``: search for settings on validation data, by Optuna over a declared space for each ranker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,29 +16,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
-from tierank import notebook
-from tierank.dataset import RankingDataset, check_dataset
+from tierank.data.dataset import RankingDataset, check_dataset
+from tierank.display import Progress
 from tierank.errors import DataError, ParameterError, WriteError
+from tierank.experiments.store import sole_user
 from tierank.extras import needing
-from tierank.files import as_path, locked, make_folder, writing
-from tierank.metrics import metric_name
-from tierank.progress import Progress
-from tierank.rankers import RANKERS, Ranker
+from tierank.files import as_path, make_folder, writing
+from tierank.metrics.evaluate import Grid, Result, ShownTable, rows_to_pandas
+from tierank.metrics.rules import metric_name
+from tierank.rankers import RANKERS
+from tierank.rankers.base import Ranker
+from tierank.rankers.checkpoint import described
+from tierank.rankers.order import canonical_rows
+from tierank.rankers.selection import make_judge
 from tierank.settings import MOST_REPEATS, Between, OneOf, Space, as_choice, as_whole
-from tierank.training.checkpoint import described
-from tierank.training.order import canonical_rows
-from tierank.training.selection import make_judge
 
 if TYPE_CHECKING:
     import optuna
-
 
 # The most differences that a message names.
 _NAMED = 5
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(Result):
     """The result of ``tune``.
 
     Attributes
@@ -48,7 +49,7 @@ class Tuning:
     settings : dict
         The values of its searched settings.
     value : float
-        Its metric on the validation data.
+        Its metric on the validation data. As the best of all trials it is too good: evaluate the ranker on test data.
     metric : str
         The metric that decided.
     trials : list of dict
@@ -63,29 +64,19 @@ class Tuning:
 
     def to_pandas(self) -> Any:
         """A pandas table with a row per trial: its settings and its value."""
-        names = dict.fromkeys(name for trial in self.trials for name in trial)
-        return notebook.as_pandas({name: [trial.get(name) for trial in self.trials] for name in names})
+        return rows_to_pandas(self.trials)
 
-    def _repr_html_(self) -> str:
-        return notebook.sheet("Tuning", notebook.note(self._best), notebook.grid(*self._table()))
-
-    def __str__(self) -> str:
-        return "\n".join([self._best, *notebook.lines(*self._table())])
-
-    __repr__ = __str__
-
-    @property
-    def _best(self) -> str:
-        return f"best {self.metric} on validation data: {self.value:.4f} with {self.settings}"
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def table(self) -> Grid:
+        """The settings and the value of each trial, as texts."""
         names = list(dict.fromkeys(name for trial in self.trials for name in trial))
-        rows = [[str(i), *(_cell(trial.get(name, "")) for name in names)] for i, trial in enumerate(self.trials)]
-        return ["trial", *names], rows
+        values = [[trial.get(name, "") for name in names] for trial in self.trials]
+        rows = [[f"{one:.4g}" if isinstance(one, float) else str(one) for one in row] for row in values]
+        return ["trial", *names], [[str(i), *row] for i, row in enumerate(rows)]
 
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    def blocks(self) -> Iterator[str | ShownTable]:
+        """The best trial, and all of them."""
+        yield f"best {self.metric} on validation data: {self.value:.4f} with {self.settings}"
+        yield ShownTable(self.table())
 
 
 def tune(
@@ -135,14 +126,18 @@ def tune(
     (3, ['feature_fraction', 'lambda_l2'])
     """
     start = as_ranker(ranker)
-    start.check_settings()
+    start.checked_settings()
     as_whole("trials", trials, most=MOST_REPEATS)
     as_whole("seed", seed, 0, most=2**31 - 1)
     check_dataset("train", train)
     check_dataset("valid", valid)
     search = _Search(start, train, valid, space_of(start) if space is None else _as_space(space, start))
     place = None if study is None else as_path(study, "study")
-    with _alone_with(place):
+    if place is not None:
+        make_folder(place.parent)
+        with writing(place):
+            place.open("ab").close()
+    with nullcontext() if place is None else sole_user(place, "file", "trials that nobody is adding to"):
         opened = _open_study(place, f"{type(start).__name__} {search.metric}")
         if place is not None:
             _check_study(opened, place, search.identity())
@@ -162,10 +157,9 @@ def as_ranker(given: Any) -> Ranker:
     if isinstance(given, Ranker):
         return given
     if not isinstance(given, str):
-        raise ParameterError(
-            f"expected a ranker of tierank, such as UMart(), or the name of one, got {given!r}",
-            fix=f"this is a class; write {given.__name__}()" if isinstance(given, type) else None,
-        )
+        fix = f"this is a class; write {given.__name__}()" if isinstance(given, type) else None
+        expected = "a ranker of tierank, such as UMart(), or the name of one"
+        raise ParameterError(expected=expected, got=repr(given), fix=fix)
     return RANKERS[as_choice("ranker", given, RANKERS)]()
 
 
@@ -223,20 +217,10 @@ def _as_space(space: Any, ranker: Ranker) -> Space:
     for name, values in space.items():
         if name not in known:
             raise ParameterError.unknown(f"setting of {type(ranker).__name__}", name, known)
-        if not _can_be_drawn(values):
+        is_range = isinstance(values, Between) and -math.inf < values.low <= values.high < math.inf
+        if not (is_range and (values.low > 0 or not values.log)) and not (isinstance(values, OneOf) and values.values):
             raise ParameterError(argument="space", expected=expected, got=f"{values!r} for {name}")
     return space
-
-
-def _can_be_drawn(values: Any) -> bool:
-    if isinstance(values, OneOf):
-        return len(values.values) > 0
-    return (
-        isinstance(values, Between)
-        and math.isfinite(values.low)
-        and values.low <= values.high < math.inf
-        and (values.low > 0 or not values.log)
-    )
 
 
 def space_of(ranker: Ranker) -> Space:
@@ -244,7 +228,8 @@ def space_of(ranker: Ranker) -> Space:
     declared = ranker.declared_settings()
     space = {name: one.search for name, one in declared.items() if one.search is not None}
     if not space:
-        raise ParameterError(f"{type(ranker).__name__} has no default search space", fix="give one as `space`")
+        what = f"{type(ranker).__name__} has no default search space"
+        raise ParameterError(where=what, fix="give one as `space`")
     return space
 
 
@@ -272,10 +257,8 @@ def _check_study(study: optuna.Study, file: Path, identity: dict[str, Any]) -> N
     others = [name for name in identity if name not in kept or kept[name] != identity[name]]
     if others:
         shown = f"{', '.join(others[:_NAMED])}{', ...' if len(others) > _NAMED else ''}"
-        raise DataError(
-            f"{file}: expected trials of this data and these settings, got those of another search, with other {shown};"
-            " delete it to start over, or choose another file"
-        )
+        expected, got = "trials of this data and these settings", f"those of another search, with other {shown}"
+        raise DataError(where=file, expected=expected, got=got, fix="delete it to start over, or choose another file")
 
 
 def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
@@ -290,26 +273,6 @@ def _sampler(seed: int, number: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.TPESampler(seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
 
 
-@contextmanager
-def _alone_with(file: Path | None) -> Iterator[None]:
-    """The file of a study, created if necessary, and locked: lines of two processes would mix."""
-    if file is None:
-        yield
-        return
-    make_folder(file.parent)
-    with writing(file):
-        file.open("ab").close()
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(file))
-        except BlockingIOError:
-            raise DataError(
-                f"{file}: expected trials that nobody is adding to, got a file that another process has open; wait"
-                " until it ends, or choose another file"
-            ) from None
-        yield
-
-
 def _open_study(file: Path | None, name: str) -> optuna.Study:
     with needing("tuning"), warnings.catch_warnings():
         # Of tqdm, which Optuna imports: in a notebook it asks for widgets that nothing here uses.
@@ -318,6 +281,7 @@ def _open_study(file: Path | None, name: str) -> optuna.Study:
         from optuna.storages import JournalStorage
 
         from tierank.experiments.journal import Journal
+
     logging.getLogger("optuna").setLevel(logging.WARNING)
     try:
         storage = None if file is None else JournalStorage(Journal(file))
@@ -325,6 +289,5 @@ def _open_study(file: Path | None, name: str) -> optuna.Study:
     except WriteError:
         raise
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{file}: expected a file of trials, got a damaged one: {error}; delete it to start over"
-        ) from None
+        got = f"a damaged one: {error}"
+        raise DataError(where=file, expected="a file of trials", got=got, fix="delete it to start over") from None

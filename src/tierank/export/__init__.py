@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tierank import __version__
-from tierank.dataset import RankingDataset, check_dataset
+from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.errors import ParameterError
-from tierank.export.c import C
-from tierank.export.elasticsearch import ELASTICSEARCH, OPENSEARCH
-from tierank.export.onnx import ONNX
-from tierank.export.portable import (
+from tierank.export.model import (
     NAN,
     NONE,
     ZERO,
@@ -24,12 +22,10 @@ from tierank.export.portable import (
     Scorer,
     StandardisedMean,
     Sum,
+    Target,
     Trees,
 )
-from tierank.export.proof import Exportable, Proof, verify_export
-from tierank.export.solr import SOLR
-from tierank.export.target import Target
-from tierank.export.vespa import VESPA
+from tierank.extras import LoadedOnUse
 from tierank.files import FolderKind, as_path, make_folder, replacing
 
 __all__ = [
@@ -41,7 +37,6 @@ __all__ = [
     "Layer",
     "Model",
     "Network",
-    "Proof",
     "QueryCopies",
     "Scorer",
     "StandardisedMean",
@@ -53,7 +48,20 @@ __all__ = [
     "write_model",
 ]
 
-TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, ELASTICSEARCH, OPENSEARCH, SOLR, VESPA, C)}
+if TYPE_CHECKING:
+    from tierank.export.proof import Exportable, Proof
+
+# Each module is loaded when its target is used.
+TARGETS: LoadedOnUse[Target] = LoadedOnUse(
+    {
+        "onnx": "tierank.export.onnx:ONNX",
+        "elasticsearch": "tierank.export.elasticsearch:ELASTICSEARCH",
+        "opensearch": "tierank.export.elasticsearch:OPENSEARCH",
+        "solr": "tierank.export.solr:SOLR",
+        "vespa": "tierank.export.vespa:VESPA",
+        "c": "tierank.export.c:C",
+    }
+)
 
 # Hidden, as the folder is handed to the engine unchanged.
 _EXPORT = FolderKind("a folder of an earlier export", ".tierank.json", ("tierank", "export"))
@@ -133,5 +141,7 @@ def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, d
     >>> proof.holds, proof.n_swapped
     (True, 0)
     """
+    from tierank.export.proof import verify_export
+
     check_dataset("data", data)
     return verify_export(ranker, path, as_target(to), data)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from functools import partial, reduce
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,35 +20,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.export.portable import (
+from tierank.arrays import Floats
+from tierank.data.columns import kinds_to_json
+from tierank.export.model import (
     NEAR_ZERO,
     ZERO,
-    Layer,
+    Executor,
     Model,
     Network,
     QueryCopies,
     Scorer,
     StandardisedMean,
     Sum,
+    Target,
     Trees,
+    check_parts,
+    large_scores,
+    large_weights,
+    own_transforms,
     scaling_of,
-    walk,
 )
-from tierank.export.target import Executor, Target, by_query, check_size, check_transforms, check_weights
 from tierank.extras import needing
-from tierank.kinds import kinds_to_json
 from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 
 _OPSET, _ML_OPSET, _IR = 18, 3, 8
+# Types of numbers, as in onnx.TensorProto.
+_FLOAT, _INT64, _DOUBLE = 1, 7, 11
+# The axis over which values of a query are compared and added up.
+_DOCUMENTS = np.array([0])
 
 
 def _check(model: Model) -> None:
-    """All models in the neutral form are supported; the scores of trees must fit float32."""
-    check_transforms("onnx", model)
-    for part in walk(model.scorer):
-        if isinstance(part, (Trees, QueryCopies)):
-            check_size("onnx", part if isinstance(part, Trees) else part.trees)
-    check_weights("onnx", model)
+    """All models in the neutral form are supported; the scores must fit float32."""
+    check_parts("onnx", model, own_transforms, large_scores, large_weights)
 
 
 def _write(model: Model, path: Path) -> None:
@@ -57,15 +63,15 @@ def build(model: Model) -> Any:
     """The graph of a model, an ``onnx.ModelProto``."""
     with needing("export to ONNX"):
         import onnx
-        from onnx import TensorProto, helper
+        from onnx import helper
     graph = _Graph(model.n_features)
-    scores = graph.cast(graph.score(model.scorer), TensorProto.FLOAT)
+    scores = graph.single(graph.score(model.scorer))
     graph.nodes.append(helper.make_node("Identity", [scores], ["scores"]))
     made = helper.make_graph(
         graph.nodes,
         "tierank",
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["documents", model.n_features])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["documents"])],
+        [helper.make_tensor_value_info("features", _FLOAT, ["documents", model.n_features])],
+        [helper.make_tensor_value_info("scores", _FLOAT, ["documents"])],
         graph.constants,
     )
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
@@ -80,47 +86,42 @@ class _Graph:
     """Nodes and constants in the order they are added. Methods return the name of their result."""
 
     def __init__(self, n_features: int) -> None:
+        from onnx import helper, numpy_helper
+
+        self.make_node, self.from_array = helper.make_node, numpy_helper.from_array
         self.n_features = n_features
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         # Inputs that several scorers share, computed once.
-        self.transformed: dict[tuple[Any, ...], str] = {}
-        self.copied: str | None = None
+        self.shared: dict[tuple[Any, ...], str] = {}
 
     def add(
         self, operator: str, *inputs: str | NDArray[Any] | np.generic | float, domain: str = "", **attributes: Any
     ) -> str:
         """One node; arrays become constants, plain numbers constants in double precision."""
-        from onnx import helper
-
         names = [name if isinstance(name, str) else self.constant(np.asarray(name)) for name in inputs]
         output = f"{operator.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, names, [output], domain=domain, **attributes))
+        self.nodes.append(self.make_node(operator, names, [output], domain=domain, **attributes))
         return output
-
-    def add_two(self, operator: str, *inputs: str, **attributes: Any) -> tuple[str, str]:
-        """One node with two outputs."""
-        first = self.add(operator, *inputs, **attributes)
-        second = f"{first}_second"
-        self.nodes[-1].output.append(second)
-        return first, second
 
     def constant(self, values: NDArray[Any]) -> str:
         """A constant."""
-        from onnx import numpy_helper
-
-        self.constants.append(numpy_helper.from_array(np.asarray(values, order="C"), f"constant_{len(self.constants)}"))
+        self.constants.append(self.from_array(np.asarray(values, order="C"), f"constant_{len(self.constants)}"))
         return str(self.constants[-1].name)
-
-    def cast(self, name: str, kind: int) -> str:
-        """The same numbers in another type."""
-        return self.add("Cast", name, to=kind)
 
     def double(self, name: str) -> str:
         """The same numbers in double precision."""
-        from onnx import TensorProto
+        return self.add("Cast", name, to=_DOUBLE)
 
-        return self.cast(name, TensorProto.DOUBLE)
+    def single(self, name: str) -> str:
+        """The numbers rounded to single precision."""
+        return self.add("Cast", name, to=_FLOAT)
+
+    def once(self, key: tuple[Any, ...], make: Callable[[], str]) -> str:
+        """What is made, once for equal keys."""
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
 
     # Scorers: one double per document
 
@@ -129,107 +130,85 @@ class _Graph:
         if isinstance(scorer, Trees):
             return self.trees(scorer, self.double("features"), self.n_features)
         if isinstance(scorer, QueryCopies):
-            return self.trees(scorer.trees, self.query_copies(), QueryCopies.COPIES * self.n_features)
+            copies = self.once((QueryCopies,), self.query_copies)
+            return self.trees(scorer.trees, copies, QueryCopies.COPIES * self.n_features)
         if isinstance(scorer, Network):
             return self.network(scorer)
         if isinstance(scorer, Sum):
-            return self.total([self.add("Mul", self.score(part), weight) for weight, part in scorer.parts])
+            parts = [self.add("Mul", self.score(part), weight) for weight, part in scorer.parts]
+            return reduce(partial(self.add, "Add"), parts)
         return self.standardised_mean(scorer)
 
-    def total(self, parts: list[str]) -> str:
-        """The sum of some scores."""
-        first, *others = parts
-        for other in others:
-            first = self.add("Add", first, other)
-        return first
-
     def standardised_mean(self, mean: StandardisedMean) -> str:
-        """The mean of the standardised scores of the parts."""
-        parts = [self.standardised(self.score(part)) for part in mean.parts]
+        """The mean of (score - mean) / deviation over the parts; 0 if deviation or mean do not count."""
+        parts = []
+        for part in mean.parts:
+            scores = self.score(part)
+            centred = self.add("Sub", scores, self.add("ReduceMean", scores, _DOCUMENTS))
+            squares = self.add("Mul", centred, centred)
+            spread = self.add("Sqrt", self.add("ReduceMean", squares, _DOCUMENTS))
+            limit = self.add("Mul", self.add("ReduceMax", self.add("Abs", scores), _DOCUMENTS), mean.ROUNDING)
+            divisor = self.add("Where", self.add("Greater", spread, limit), spread, math.inf)
+            parts.append(self.add("Div", centred, divisor))
         if len(parts) == 1:
             return parts[0]
-        scores = self.add("Div", self.total(parts), float(len(parts)))
-        largest = self.add("ReduceMax", self.add("Abs", scores), np.array([0]))
+        scores = self.add("Div", reduce(partial(self.add, "Add"), parts), float(len(parts)))
+        largest = self.add("ReduceMax", self.add("Abs", scores), _DOCUMENTS)
         return self.add("Where", self.add("Greater", largest, mean.CANCELLED), scores, 0.0)
 
-    def standardised(self, scores: str) -> str:
-        """(score - mean) / deviation; 0 if the deviation does not count."""
-        centred = self.add("Sub", scores, self.add("ReduceMean", scores, np.array([0])))
-        squares = self.add("Mul", centred, centred)
-        spread = self.add("Sqrt", self.add("ReduceMean", squares, np.array([0])))
-        largest = self.add("ReduceMax", self.add("Abs", scores), np.array([0]))
-        limit = self.add("Mul", largest, StandardisedMean.ROUNDING)
-        return self.add("Div", centred, self.add("Where", self.add("Greater", spread, limit), spread, math.inf))
-
     def trees(self, trees: Trees, values: str, width: int) -> str:
-        """The sum of the trees, given the columns that they look at in double precision, and their number."""
+        """The sum of the trees, given the columns that they look at in double precision, and their number.
+
+        Sets of categories become columns: 0 for members, 1 for other values. Numbers that count as missing in some
+        splits become NaN in columns of their own.
+        """
         if not len(trees.feature):  # single leaves: no splits, but a score for each document
             column = self.double(self.add("Gather", "features", np.array(0), axis=1))
             zeros = self.add("Where", self.add("Equal", column, column), 0.0, 0.0)
             return self.add("Add", zeros, float(trees.values[~trees.roots].sum()))
         sets, trees = trees.without_categories(width)
-        values = self.with_members(sets, values)
-        inputs, columns = self.tree_inputs(trees, values)
-        sums = self.add("TreeEnsembleRegressor", inputs, domain="ai.onnx.ml", **_tree_attributes(trees, columns))
-        return self.double(self.add("Squeeze", sums, np.array([1])))
-
-    def with_members(self, sets: list[tuple[int, NDArray[np.bool_]]], values: str) -> str:
-        """The columns, and one for each set of categories: 0 for members, 1 for other values."""
         parts = [values]
         for feature, group in groupby(sets, key=lambda one: one[0]):
             members = [one for _, one in group]
-            size = max(map(len, members))
-            table = np.ones((size + 1, len(members)))  # the last row is for values that are in no set
-            for column, one in enumerate(members):
-                table[: len(one), column] = ~one
+            table = np.ones((max(map(len, members)) + 1, len(members)))  # the last row is for values that are in no set
+            for place, one in enumerate(members):
+                table[: len(one), place] = ~one
             parts.append(self.looked_up(values, feature, table))
-        return values if len(parts) == 1 else self.add("Concat", *parts, axis=1)
+        values = values if len(parts) == 1 else self.add("Concat", *parts, axis=1)
+        columns, is_zero = trees.feature, trees.missing == ZERO
+        if is_zero.any():
+            near = self.add("LessOrEqual", self.add("Abs", values), float(NEAR_ZERO))
+            without = self.add("Where", near, np.nan, values)
+            kept, dropped = np.unique(columns[~is_zero]), np.unique(columns[is_zero])
+            parts = [self.add("Gather", one, which, axis=1) for one, which in ((values, kept), (without, dropped))]
+            columns = np.where(is_zero, len(kept) + dropped.searchsorted(columns), kept.searchsorted(columns))
+            values = self.add("Concat", *parts, axis=1)
+        attributes = _tree_attributes(trees, columns, self.from_array)
+        sums = self.add("TreeEnsembleRegressor", values, domain="ai.onnx.ml", **attributes)
+        return self.double(self.add("Squeeze", sums, np.array([1])))
 
     def looked_up(self, values: str, feature: int, table: NDArray[Any]) -> str:
         """The row of a table for each level of a category; the last one for any other value."""
-        from onnx import TensorProto
-
-        size = len(table) - 1
+        size = float(len(table) - 1)
         codes = self.double(self.add("Gather", values, np.array(feature), axis=1))
-        is_known = self.add("And", self.add("Greater", codes, -1.0), self.add("Less", codes, float(size)))
-        places = self.cast(self.add("Where", is_known, codes, float(size)), TensorProto.INT64)
+        is_known = self.add("And", self.add("Greater", codes, -1.0), self.add("Less", codes, size))
+        places = self.add("Cast", self.add("Where", is_known, codes, size), to=_INT64)
         return self.add("Gather", table, places, axis=0)
 
-    def tree_inputs(self, trees: Trees, values: str) -> tuple[str, NDArray[np.int64]]:
-        """The inputs of the splits, and the column of each split; numbers that count as missing become NaN."""
-        is_zero = trees.missing == ZERO
-        if not is_zero.any():
-            return values, trees.feature
-        near = self.add("LessOrEqual", self.add("Abs", values), float(NEAR_ZERO))
-        without = self.add("Where", near, np.nan, values)
-        kept, dropped = np.unique(trees.feature[~is_zero]), np.unique(trees.feature[is_zero])
-        parts = [self.add("Gather", one, which, axis=1) for one, which in ((values, kept), (without, dropped))]
-        columns = np.where(is_zero, len(kept) + dropped.searchsorted(trees.feature), kept.searchsorted(trees.feature))
-        return self.add("Concat", *parts, axis=1), columns
-
     def network(self, network: Network) -> str:
-        """The score of a network."""
-        values = self.with_embeddings(network, self.inputs(network))
+        """The score of a network: transformed features, with embeddings in place of categories, and layers."""
+        values = self.once(network.scaling, lambda: self.transformed(network))
+        if network.embeddings:
+            tables = [self.looked_up("features", one.feature, one.table) for one in network.embeddings]
+            columns = network.columns_of(network.transform, self.n_features)
+            numbers = [self.add("Gather", values, columns, axis=1)] if len(columns) else []
+            values = self.add("Concat", *numbers, *tables, axis=1)
         for layer in network.layers:
-            values = self.layer(layer, values)
+            inputs = self.double(values) if layer.is_double else values
+            outputs = self.add("Gemm", inputs, layer.weights, layer.bias, transB=1)
+            outputs = self.activate(layer.activation, outputs)
+            values = self.add("Concat", outputs, values, axis=1) if layer.keeps_input else outputs
         return self.double(self.add("Squeeze", values, np.array([1])))
-
-    def with_embeddings(self, network: Network, values: str) -> str:
-        """Embeddings of categories in place of their transformed values."""
-        if not network.embeddings:
-            return values
-        tables = [self.looked_up("features", one.feature, one.table) for one in network.embeddings]
-        columns = network.columns_of(network.transform, self.n_features)
-        numbers = [self.add("Gather", values, columns, axis=1)] if len(columns) else []
-        return self.add("Concat", *numbers, *tables, axis=1)
-
-    def layer(self, layer: Layer, values: str) -> str:
-        """One layer."""
-        if layer.is_double:
-            return self.add("Gemm", self.double(values), layer.weights, layer.bias, transB=1)
-        linear = self.add("Gemm", values, layer.weights, layer.bias, transB=1)
-        outputs = self.activate(layer.activation, linear)
-        return self.add("Concat", outputs, values, axis=1) if layer.keeps_input else outputs
 
     def activate(self, activation: str, values: str) -> str:
         """An activation, by tierank's name."""
@@ -249,14 +228,21 @@ class _Graph:
 
         The copies are rounded to float32, as there, so that they fall on the same side of every threshold.
         """
-        if self.copied is None:
-            values = self.double("features")
-            missing = self.add("IsNaN", values)
-            low, scale = self.span(values, missing)
-            copies = (self.add("Mul", self.add("Sub", values, low), scale), self.ranks(missing))
-            known = (self.add("Where", missing, np.nan, self.rounded(copy)) for copy in copies)
-            self.copied = self.add("Concat", values, *known, axis=1)
-        return self.copied
+        values = self.double("features")
+        missing = self.add("IsNaN", values)
+        low, scale = self.span(values, missing)
+        copies = (self.add("Mul", self.add("Sub", values, low), scale), self.ranks(missing))
+        known = (self.add("Where", missing, np.nan, self.double(self.single(copy))) for copy in copies)
+        return self.add("Concat", values, *known, axis=1)
+
+    def span(self, values: str, missing: str) -> tuple[str, str]:
+        """The lowest value and 1 / (highest - lowest) of each feature; a factor of 0 where all are equal."""
+        low = self.add("ReduceMin", self.add("Where", missing, np.inf, values), _DOCUMENTS, keepdims=1)
+        high = self.add("ReduceMax", self.add("Where", missing, -np.inf, values), _DOCUMENTS, keepdims=1)
+        center = self.add("Where", self.add("LessOrEqual", low, high), low, 0.0)
+        differs = self.add("Less", low, high)
+        width = self.add("Where", differs, self.add("Sub", high, low), 1.0)
+        return center, self.add("Where", differs, self.add("Div", 1.0, width), 0.0)
 
     def ranks(self, missing: str) -> str:
         """(documents below + documents not above - 1) / 2 (known documents - 1), each over the known of the query.
@@ -266,95 +252,74 @@ class _Graph:
         """
         known = self.add("Where", missing, np.float32(np.inf), "features")
         n = self.add("Shape", "features", end=1)
-        ordered, rows = self.add_two("TopK", known, n, axis=0, largest=0)
-        group = self.groups(ordered)
+        ordered = self.add("TopK", known, n, axis=0, largest=0)
+        rows = f"{ordered}_second"
+        self.nodes[-1].output.append(rows)
+        below = self.add("Slice", ordered, np.array([0]), np.array([-1]), _DOCUMENTS)
+        above = self.add("Slice", ordered, np.array([1]), np.array([np.iinfo(np.int64).max]), _DOCUMENTS)
+        starts = self.add("Cast", self.add("Less", below, above), to=_INT64)
+        starts = self.add("Concat", np.zeros((1, self.n_features), np.int64), starts, axis=0)
+        group = self.add("CumSum", starts, np.array(0))
         zeros = self.add("Sub", rows, rows)
         sizes = self.add("ScatterElements", zeros, group, self.add("Add", zeros, np.array(1)), axis=0, reduction="add")
         through = self.add("CumSum", sizes, np.array(0))
         twice = self.add("Sub", self.add("Sub", self.add("Add", through, through), sizes), np.array(1))
         of_rows = self.add("ScatterElements", zeros, rows, self.add("GatherElements", twice, group, axis=0), axis=0)
-        counts = self.add("ReduceSum", self.add("Where", missing, 0.0, 1.0), np.array([0]), keepdims=1)
+        counts = self.add("ReduceSum", self.add("Where", missing, 0.0, 1.0), _DOCUMENTS, keepdims=1)
         several = self.add("Greater", counts, 1.0)
-        others = self.guarded(several, self.add("Sub", counts, 1.0))
+        others = self.add("Where", several, self.add("Sub", counts, 1.0), 1.0)
         scale = self.add("Where", several, self.add("Div", 0.5, others), 0.0)
         return self.add("Mul", self.double(of_rows), scale)
 
-    def distinct_ranks(self, values: str) -> str:
-        """The ranks, and 0 where all values of the query are equal."""
-        missing = self.add("IsNaN", values)
-        _, scale = self.span(values, missing)
-        return self.add("Where", self.add("Greater", scale, 0.0), self.ranks(missing), 0.0)
-
-    def groups(self, ordered: str) -> str:
-        """The number of the group of equal values that each value of sorted columns is in, from 0."""
-        from onnx import TensorProto
-
-        below = self.add("Slice", ordered, np.array([0]), np.array([-1]), np.array([0]))
-        above = self.add("Slice", ordered, np.array([1]), np.array([np.iinfo(np.int64).max]), np.array([0]))
-        starts = self.cast(self.add("Less", below, above), TensorProto.INT64)
-        return self.add(
-            "CumSum", self.add("Concat", np.zeros((1, self.n_features), np.int64), starts, axis=0), np.array(0)
-        )
-
-    def rounded(self, values: str) -> str:
-        """The values rounded to single precision, as doubles."""
-        from onnx import TensorProto
-
-        return self.double(self.cast(values, TensorProto.FLOAT))
-
     # Transforms: float32, documents x columns
 
-    def inputs(self, network: Network) -> str:
-        """The inputs of a network: the transformed features, side by side for several transforms."""
-        key = network.scaling
-        if key not in self.transformed:
-            parts = [self.transform(*block) for block in network.blocks]
-            values = parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=1)
-            if network.limit is not None:
-                values = self.add("Clip", values, np.float32(-network.limit), np.float32(network.limit))
-            self.transformed[key] = values
-        return self.transformed[key]
+    def transformed(self, network: Network) -> str:
+        """The transformed features, side by side for several transforms."""
+        parts = [
+            self.once(("transform", *scaling_of(*block)), partial(self.transform, *block)) for block in network.blocks
+        ]
+        values = parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=1)
+        if network.limit is None:
+            return values
+        return self.add("Clip", values, np.float32(-network.limit), np.float32(network.limit))
 
     def transform(self, transform: Transform, per_query: bool) -> str:
-        """The transformed features."""
-        key = "transform", *scaling_of(transform, per_query)
-        if key not in self.transformed:
-            values = self._transform(transform, per_query)
-            n_copies = transform.n_columns(1)
-            if isinstance(transform, Piecewise):
-                values = self.pieces(transform, values)
-            self.transformed[key] = self.impute(values, n_copies)
-        return self.transformed[key]
-
-    def impute(self, values: str, n_copies: int) -> str:
-        """0 where a feature is missing, in each of its copies, and single precision."""
-        from onnx import TensorProto
-
-        missing = self.copies(self.add("IsNaN", "features"), n_copies)
-        return self.cast(self.add("Where", missing, 0.0, values), TensorProto.FLOAT)
-
-    def copies(self, values: str, n_copies: int) -> str:
-        """The columns, several times."""
-        return values if n_copies == 1 else self.add("Concat", *[values] * n_copies, axis=1)
-
-    def pieces(self, transform: Piecewise, scaled: str) -> str:
-        """The piecewise-linear encoding of scaled features."""
-        values = self.copies(self.rounded(scaled), transform.N_PIECES)
-        low, slope = (array.T.ravel() for array in (transform.low_, transform.slope_))
-        encoded = self.add("Mul", self.add("Sub", values, low), slope)
-        return self.add("Min", self.add("Max", encoded, 0.0), 1.0)
-
-    def _transform(self, transform: Transform, per_query: bool) -> str:
-        values = self.double("features")
+        """The features by one transform; 0 where a feature is missing, in each of its columns."""
+        values, n_copies = self.double("features"), transform.n_columns(1)
         if isinstance(transform, QueryRank) and per_query:
-            return self.distinct_ranks(values)
-        if isinstance(transform, Quantile):
-            return self.interpolate(transform, values)
-        if not isinstance(transform, Rescaling):
-            return values
+            missing = self.add("IsNaN", values)
+            _, scale = self.span(values, missing)
+            values = self.add("Where", self.add("Greater", scale, 0.0), self.ranks(missing), 0.0)
+        elif isinstance(transform, Quantile):
+            values = self.interpolate(transform, values)
+        elif isinstance(transform, Rescaling):
+            values = self.rescale(transform, per_query, values)
+        if isinstance(transform, Piecewise):
+            values = self.repeat(self.double(self.single(values)), n_copies)
+            low, slope = (array.T.ravel() for array in (transform.low_, transform.slope_))
+            encoded = self.add("Mul", self.add("Sub", values, low), slope)
+            values = self.add("Min", self.add("Max", encoded, 0.0), 1.0)
+        missing = self.repeat(self.add("IsNaN", "features"), n_copies)
+        return self.single(self.add("Where", missing, 0.0, values))
+
+    def repeat(self, values: str, n: int) -> str:
+        """The columns, several times."""
+        return values if n == 1 else self.add("Concat", *[values] * n, axis=1)
+
+    def rescale(self, transform: Rescaling, per_query: bool, values: str) -> str:
+        """(value - center) * scale, within limits; center and scale are those of the query or of the training data."""
         if transform.TAKES_LOGS:
             values = self.signed_log(values)
-        center, scale = self.spread(values, transform) if per_query else (transform.center_, transform.scale_)
+        center: str | Floats
+        scale: str | Floats
+        if not per_query:
+            center, scale = transform.center_, transform.scale_
+        else:
+            missing = self.add("IsNaN", values)
+            lowest, factor = self.span(values, missing)
+            center, scale = (
+                self.moments(values, missing, lowest, factor) if transform.STANDARDISES else (lowest, factor)
+            )
         scaled = self.add("Mul", self.add("Sub", values, center), scale)
         least, most = transform.LIMITS
         return self.add("Min", self.add("Max", scaled, least), most)
@@ -367,41 +332,20 @@ class _Graph:
         divisor = self.add("Where", is_one, 1.0, self.add("Sub", above, 1.0))
         log = self.add("Mul", self.add("Log", above), self.add("Div", size, divisor))
         signed = self.add("Mul", self.add("Sign", values), self.add("Where", is_one, size, log))
-        return self.rounded(signed)
-
-    def spread(self, values: str, transform: Rescaling) -> tuple[str, str]:
-        """Center and scale of each feature over the documents of the query, missing values left out."""
-        missing = self.add("IsNaN", values)
-        center, scale = self.span(values, missing)
-        return self.moments(values, missing, center, scale) if transform.STANDARDISES else (center, scale)
-
-    def span(self, values: str, missing: str) -> tuple[str, str]:
-        """The lowest value and 1 / (highest - lowest) of each feature; a factor of 0 where all are equal."""
-        first = np.array([0])
-        low = self.add("ReduceMin", self.add("Where", missing, np.inf, values), first, keepdims=1)
-        high = self.add("ReduceMax", self.add("Where", missing, -np.inf, values), first, keepdims=1)
-        center = self.add("Where", self.add("LessOrEqual", low, high), low, 0.0)
-        differs = self.add("Less", low, high)
-        scale = self.add("Where", differs, self.add("Div", 1.0, self.guarded(differs, self.add("Sub", high, low))), 0.0)
-        return center, scale
+        return self.double(self.single(signed))
 
     def moments(self, values: str, missing: str, center: str, scale: str) -> tuple[str, str]:
         """Mean and 1 / deviation, from lowest value and 1 / span, as in ``kernels.scaling.standardise``."""
-        first = np.array([0])
         z = self.add("Where", missing, 0.0, self.add("Mul", self.add("Sub", values, center), scale))
-        counts = self.add("ReduceSum", self.add("Where", missing, 0.0, 1.0), first, keepdims=1)
+        counts = self.add("ReduceSum", self.add("Where", missing, 0.0, 1.0), _DOCUMENTS, keepdims=1)
         differs = self.add("Greater", scale, 0.0)
-        n = self.guarded(differs, counts)
-        mean = self.add("Div", self.add("ReduceSum", z, first, keepdims=1), n)
-        square = self.add("Div", self.add("ReduceSum", self.add("Mul", z, z), first, keepdims=1), n)
+        n = self.add("Where", differs, counts, 1.0)
+        mean = self.add("Div", self.add("ReduceSum", z, _DOCUMENTS, keepdims=1), n)
+        square = self.add("Div", self.add("ReduceSum", self.add("Mul", z, z), _DOCUMENTS, keepdims=1), n)
         variance = self.add("Max", self.add("Sub", square, self.add("Mul", mean, mean)), self.add("Div", 0.5, n))
-        shift = self.add("Div", mean, self.guarded(differs, scale))
+        shift = self.add("Div", mean, self.add("Where", differs, scale, 1.0))
         moved = self.add("Where", differs, self.add("Add", center, shift), center)
         return moved, self.add("Div", scale, self.add("Sqrt", variance))
-
-    def guarded(self, condition: str, values: str) -> str:
-        """The values where the condition holds, else 1: to divide by."""
-        return self.add("Where", condition, values, 1.0)
 
     def interpolate(self, quantile: Quantile, values: str) -> str:
         """The level of each value between the knots of its column: a binary search, then linear interpolation."""
@@ -434,11 +378,9 @@ _ACTIVATIONS = {
 }
 
 
-def _tree_attributes(trees: Trees, columns: NDArray[np.int64]) -> dict[str, Any]:
+def _tree_attributes(trees: Trees, columns: NDArray[np.int64], tensor: Callable[..., Any]) -> dict[str, Any]:
     """The trees as attributes of TreeEnsembleRegressor: all nodes in one list, tree by tree, the root first."""
-    from onnx import numpy_helper
-
-    tree_of, own_number, leaf_tree, leaf_number = _numbered(trees)
+    tree_of, own_number, leaf_tree, leaf_number = trees.numbered()
     n_splits, n_leaves = len(trees.feature), len(trees.values)
     order = np.lexsort((np.concatenate([own_number, leaf_number]), np.concatenate([tree_of, leaf_tree])))
 
@@ -462,24 +404,9 @@ def _tree_attributes(trees: Trees, columns: NDArray[np.int64]) -> dict[str, Any]
     }
     return {
         "n_targets": 1,
-        "nodes_values_as_tensor": numpy_helper.from_array(nodes(trees.threshold.astype(np.float64), 0.0), "thresholds"),
-        "target_weights_as_tensor": numpy_helper.from_array(trees.values, "values"),
+        "nodes_values_as_tensor": tensor(nodes(trees.threshold.astype(np.float64), 0.0), "thresholds"),
+        "target_weights_as_tensor": tensor(trees.values, "values"),
     } | {name: values.tolist() for name, values in lists.items()}
-
-
-def _numbered(trees: Trees) -> tuple[NDArray[np.int64], ...]:
-    """For splits and for leaves: the tree of each, and its number in the tree. The root has number 0."""
-    splits = np.zeros((2, len(trees.feature)), np.int64)
-    leaves = np.zeros((2, len(trees.values)), np.int64)
-    for tree, root in enumerate(trees.roots.tolist()):
-        waiting, number = [root], 0
-        while waiting:
-            node = waiting.pop()
-            (splits if node >= 0 else leaves)[:, node if node >= 0 else ~node] = tree, number
-            number += 1
-            if node >= 0:
-                waiting += [int(trees.right[node]), int(trees.left[node])]
-    return splits[0], splits[1], leaves[0], leaves[1]
 
 
 def open_session(path: Path) -> Any:
@@ -494,7 +421,12 @@ def open_session(path: Path) -> Any:
 
 def _open(path: Path) -> Executor:
     session = open_session(path)
-    return by_query(lambda features: session.run(None, {"features": features})[0])
+
+    def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
+        lists = np.split(features, offsets[1:-1])
+        return np.concatenate([session.run(None, {"features": one})[0] for one in lists]).astype(np.float64)
+
+    return run
 
 
 def names_of(path: Path) -> list[str]:

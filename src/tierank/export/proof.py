@@ -11,13 +11,24 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.dataset import RankingDataset
+from tierank.arrays import Floats
+from tierank.data.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
-from tierank.export.portable import NEAR_ZERO, ZERO, Model, Network, QueryCopies, StandardisedMean, Trees, walk
-from tierank.export.target import Target
+from tierank.export.model import (
+    NEAR_ZERO,
+    ZERO,
+    Model,
+    Network,
+    QueryCopies,
+    Scorer,
+    StandardisedMean,
+    Target,
+    Trees,
+    trees_in,
+    walk,
+)
 from tierank.files import as_path
 from tierank.transforms import Unchanged
-from tierank.types import Floats
 
 # The largest difference that counts as none.
 TOLERANCE = 1e-5
@@ -25,6 +36,8 @@ TOLERANCE = 1e-5
 TIE = 2.0**-20
 # The most rows that are generated, the number of rows per query, and the most splits that rows are generated for.
 _ROWS, _LENGTH, _SPLITS = 30_000, 50, 5_000
+# Errors that say that there are other files in place of an export.
+_OTHER_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # Columns, and values for them.
 _Places = tuple[NDArray[np.int64], NDArray[np.float32]]
 
@@ -97,26 +110,21 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
         raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
     model, place = ranker.portable(), as_path(path)
     if not place.exists():
-        raise DataError(f"{place}: expected an export for {target.name}, got nothing; export the model first")
+        expected = f"an export for {target.name}"
+        raise DataError(where=place, expected=expected, got="nothing", fix="export the model first")
     data = ranker.match_features(data)
     generated = generate_rows(model, data, bounded=target.keeps_limits)
-    constant = target.constant(model)
-    theirs = [scores - constant for scores in _scores(target, place, model, (data, generated))]
-    ours = [np.asarray(ranker.predict(part), np.float64) for part in (data, generated)]
+    parts, constant = (data, generated), target.constant(model)
+    theirs = [scores - constant for scores in _scores(target, place, model, parts)]
+    ours = [np.asarray(ranker.predict(part), np.float64) for part in parts]
     ours[0] = data.arrange(ours[0])
-    parts = zip(ours, theirs, (data, generated), strict=True)
-    comparisons = [_compare(a, b, part.offsets, _floor(a, constant)) for a, b, part in parts]
+    comparisons = [
+        _compare(a, b, part.offsets, _floor(a, constant)) for a, b, part in zip(ours, theirs, parts, strict=True)
+    ]
     same, close, swapped, largest = zip(*comparisons, strict=True)
-    return Proof(
-        target.name,
-        data.n_documents,
-        generated.n_documents,
-        data.n_queries + generated.n_queries,
-        sum(same),
-        sum(close),
-        sum(swapped),
-        max(largest),
-    )
+    n_queries = data.n_queries + generated.n_queries
+    counts = data.n_documents, generated.n_documents, n_queries, sum(same), sum(close), sum(swapped)
+    return Proof(target.name, *counts, max(largest))
 
 
 def _scores(target: Target, place: Path, model: Model, parts: Sequence[RankingDataset]) -> list[Floats]:
@@ -124,37 +132,26 @@ def _scores(target: Target, place: Path, model: Model, parts: Sequence[RankingDa
     try:
         names = model.names if target.names is None else target.names(place)
         if list(names) != list(model.names):
-            raise DataError(
-                where=place, expected="the features of the model, in their order", got=_change(model, names)
+            first = (
+                f"{there!r} in place of {own!r}" for own, there in zip(model.names, names, strict=False) if own != there
             )
+            got = next(first) if len(names) == model.n_features else f"{len(names)} in place of {model.n_features}"
+            raise DataError(where=place, expected="the features of the model, in their order", got=got)
         run = target.open(place)
-        return [_as_long(run(part.features, part.offsets), part.n_documents) for part in parts]
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise _unusable(target, place, error) from error
-    except (TierankError, OSError, MemoryError):
+        found = [run(part.features, part.offsets) for part in parts]
+        for scores, part in zip(found, parts, strict=True):
+            if scores.shape != (part.n_documents,):
+                raise DataError(expected=f"{part.n_documents} scores", got=f"an array of shape {scores.shape}")
+        return found
+    except MemoryError:
         raise
     except Exception as error:  # any that a damaged file leads to, here or in the engine
-        raise _unusable(target, place, error) from error
-
-
-def _unusable(target: Target, place: Path, error: Exception) -> DataError:
-    got = f"one that cannot be used: {' '.join(f'{type(error).__name__}: {error}'.split())}"
-    expected = f"an export of this model for {target.name}"
-    return DataError(where=place, expected=expected, got=got, fix="export the model again")
-
-
-def _change(model: Model, names: Sequence[str]) -> str:
-    """The first difference of the names of an export from those of the model."""
-    if len(names) != model.n_features:
-        return f"{len(names)} in place of {model.n_features}"
-    return next(f"{there!r} in place of {own!r}" for own, there in zip(model.names, names, strict=True) if own != there)
-
-
-def _as_long(scores: Floats, n: int) -> Floats:
-    """The scores, if there is one per document."""
-    if scores.shape != (n,):
-        raise ValueError(f"scores of shape {scores.shape} for {n} documents")
-    return scores
+        is_damage = isinstance(error, DataError) and error.where != str(place)
+        if isinstance(error, (TierankError, OSError)) and not (is_damage or isinstance(error, _OTHER_FILES)):
+            raise
+        got = f"one that cannot be used: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+        expected = f"an export of this model for {target.name}"
+        raise DataError(where=place, expected=expected, got=got, fix="export the model again") from error
 
 
 def _floor(scores: Floats, constant: float) -> float:
@@ -191,70 +188,75 @@ def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: in
     If trees see the range of a query, there are also lists in which a feature goes from 0 to 1 through the thresholds.
     ``bounded``: whether every transform clips huge numbers, so that they can be included.
     """
-    rng = np.random.default_rng(seed)
+    rng, seen = np.random.default_rng(seed), model.seen_missing()
+
+    def sampled(n: int) -> NDArray[np.float32]:
+        """Some documents of the data, without missing values if the model never saw any."""
+        rows = data.features[rng.integers(data.n_documents, size=n)]
+        return np.where(np.isnan(rows) & ~seen, np.float32(0), rows)
+
     parts = list(walk(model.scorer))
     networks = [part for part in parts if isinstance(part, Network)]
-    bounded = all(bounded and not isinstance(network.transform, Unchanged) for network in networks)
-    missing = model.seen_missing() if networks else np.ones(model.n_features, bool)
     plain = [part for part in parts if isinstance(part, Trees)]
-    reaching = [_at_splits(model, one, data, missing, _SPLITS // len(plain), rng) for one in plain]
-    columns, thresholds = _joined([_splits(part) for part in parts if isinstance(part, QueryCopies)])
+    bounded = all(bounded and not isinstance(network.transform, Unchanged) for network in networks)
+    missing = seen if networks else np.ones(model.n_features, bool)
+    reaching = []
+    for trees in plain:
+        splits = rng.permutation(np.flatnonzero(~trees.is_category))[: _SPLITS // len(plain)]
+        reaching.append(_at_splits(trees, splits, missing, sampled(len(splits))))
+    copies = [part for part in parts if isinstance(part, QueryCopies)]
+    by_number = [(~part.trees.is_category, part.trees) for part in copies]
+    thresholds = [(trees.feature[chosen], trees.threshold[chosen]) for chosen, trees in by_number]
+    columns, values = _beside(*_joined([*thresholds, *map(_categories, copies)]))
     own, in_range = (columns // data.n_features == copy for copy in (0, 1))
-    at_thresholds = [_beside(columns[own], thresholds[own])]
-    at_levels = [_beside(*_levels(part)) for part in networks] + [_beside(*_categories(part)) for part in plain]
-    places = _joined([*at_thresholds, *at_levels, _at_extremes(data, bounded), _at_missing(missing)])
-    most = _ROWS - sum(map(len, reaching))
-    rows = np.concatenate([*reaching, _one_changed(model, data, places, most, rng)])
-    lists = _through_ranges(*_beside(columns[in_range] - data.n_features, thresholds[in_range]), rng)
+    others: list[Scorer] = [*networks, *plain]
+    places = [(columns[own], values[own]), *(_beside(*_categories(part)) for part in others)]
+    gaps = np.repeat(np.flatnonzero(missing), 20)
+    places += [_at_extremes(data, bounded), (gaps, np.full(len(gaps), np.nan, np.float32))]
+    features, changes = _joined(places)
+    chosen = rng.permutation(len(features))[: _ROWS - sum(map(len, reaching))]
+    changed = sampled(len(chosen))
+    changed[np.arange(len(chosen)), features[chosen]] = changes[chosen]
+    rows = np.concatenate([*reaching, changed])
     blocks = [rows[first : first + _LENGTH] for first in range(0, len(rows), _LENGTH)]
-    for feature, values in lists:
-        blocks.append(_sampled(model, data, len(values), rng))
-        blocks[-1][:, feature] = values
+    for feature, through in _through_ranges(columns[in_range] - data.n_features, values[in_range], rng):
+        blocks.append(sampled(len(through)))
+        blocks[-1][:, feature] = through
     offsets = np.cumsum([0, *map(len, blocks)])
     rows, queries = np.concatenate(blocks), np.arange(len(blocks))
     return RankingDataset.from_parts(rows, None, offsets, queries, feature_names=data.feature_names, kinds=data.kinds)
 
 
-def _joined(places: list[_Places]) -> _Places:
+def _joined(places: Sequence[_Places]) -> _Places:
     """All columns and values joined; empty if there are none."""
     none = np.empty(0, np.int64), np.empty(0, np.float32)
     features, values = (np.concatenate(column) for column in zip(none, *places, strict=True))
     return features, values
 
 
-def _splits(part: QueryCopies) -> _Places:
-    """Column and threshold of every split; for a split by category all categories and some out of range."""
-    by_number = ~part.trees.is_category
-    return _joined([(part.trees.feature[by_number], part.trees.threshold[by_number]), _categories(part.trees)])
-
-
-def _categories(trees: Trees) -> _Places:
-    """All categories of the features that are split by category, and some out of range."""
-    if trees.members is None:
-        return _joined([])
-    features = np.unique(trees.feature[trees.is_category])
-    codes = np.arange(-2, trees.members.shape[1] + 2, dtype=np.float32)
-    return np.repeat(features, len(codes)), np.tile(codes, len(features))
+def _categories(part: Scorer) -> _Places:
+    """All categories of the features that are split by category or have embeddings, and some out of range."""
+    found = [(one.feature, one.n_levels) for one in part.embeddings] if isinstance(part, Network) else []
+    for trees in trees_in(part):
+        n_members = 0 if trees.members is None else trees.members.shape[1]
+        found += [(feature, n_members) for feature in np.unique(trees.feature[trees.is_category]).tolist()]
+    return _joined([(np.full(n + 4, feature), np.arange(-2, n + 2, dtype=np.float32)) for feature, n in found])
 
 
 def _at_splits(
-    model: Model, trees: Trees, data: RankingDataset, missing: NDArray[np.bool_], most: int, rng: np.random.Generator
+    trees: Trees, splits: NDArray[np.int64], missing: NDArray[np.bool_], rows: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Documents that reach a split, at most ``most`` splits: a document of the data rarely reaches a deep one."""
-    splits = rng.permutation(np.flatnonzero(~trees.is_category))[:most]
-    low, high = _bounds(trees, splits, data.n_features)
-    rows = _sampled(model, data, len(splits), rng)
-    takes_zero = np.isin(np.arange(data.n_features), trees.feature[trees.missing == ZERO])
+    """These rows, changed to reach the splits: a document of the data rarely reaches a deep one."""
+    low, high = _bounds(trees, splits, rows.shape[1])
+    takes_zero = np.isin(np.arange(rows.shape[1]), trees.feature[trees.missing == ZERO])
     is_missing = takes_zero & (np.abs(rows) <= NEAR_ZERO)  # goes its own way
     fits = ((rows > low) & (rows <= high) & ~is_missing) | (np.isneginf(low) & np.isposinf(high))
     with np.errstate(over="ignore"):
         rows = np.where(fits, rows, np.where(np.isfinite(high), high, np.nextafter(low, np.float32(np.inf))))
-    feature, threshold = trees.feature[splits], trees.threshold[splits]
-    numbers = np.arange(len(splits))
-    places, values = _beside(numbers, threshold)
-    gaps = numbers[missing[feature]]
-    places = np.concatenate([places, gaps])
-    values = np.concatenate([values, np.full(len(gaps), np.nan, np.float32)])
+    feature = trees.feature[splits]
+    gaps = np.flatnonzero(missing[feature])
+    none = np.full(len(gaps), np.nan, np.float32)
+    places, values = _joined([_beside(np.arange(len(splits)), trees.threshold[splits]), (gaps, none)])
     changed = rows[places]
     changed[np.arange(len(places)), feature[places]] = values
     return changed[~np.isinf(changed).any(axis=1)]  # no finite number reaches the split
@@ -284,13 +286,6 @@ def _bounds(
     return low, high
 
 
-def _levels(network: Network) -> _Places:
-    """All levels that have embeddings, and some out of range."""
-    codes = [np.arange(-2, one.n_levels + 2, dtype=np.float32) for one in network.embeddings]
-    features = [np.full(len(own), one.feature) for one, own in zip(network.embeddings, codes, strict=True)]
-    return _joined(list(zip(features, codes, strict=True)))
-
-
 def _beside(columns: NDArray[np.int64], thresholds: NDArray[np.float32]) -> _Places:
     """The thresholds, and the neighbouring float32 numbers."""
     with np.errstate(over="ignore"):  # the largest number has no finite neighbour
@@ -314,23 +309,6 @@ def _through_ranges(
     return [lists[k] for k in chosen]
 
 
-def _sampled(model: Model, data: RankingDataset, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Some documents of the data, without missing values if the model never saw any."""
-    rows = data.features[rng.integers(data.n_documents, size=n)]
-    return np.where(np.isnan(rows) & ~model.seen_missing(), np.float32(0), rows)
-
-
-def _one_changed(
-    model: Model, data: RankingDataset, places: _Places, most: int, rng: np.random.Generator
-) -> NDArray[np.float32]:
-    """A document for each column and value, with that value in that column; at most ``most``."""
-    features, values = places
-    chosen = rng.permutation(len(features))[:most]
-    rows = _sampled(model, data, len(chosen), rng)
-    rows[np.arange(len(chosen)), features[chosen]] = values[chosen]
-    return rows
-
-
 def _at_extremes(data: RankingDataset, bounded: bool) -> _Places:
     """The extremes of float32 and the numbers around 0; less extreme values if networks have to scale them."""
     largest, tiny = np.finfo(np.float32).max, np.finfo(np.float32).smallest_subnormal
@@ -345,8 +323,3 @@ def _at_extremes(data: RankingDataset, bounded: bool) -> _Places:
     outer = np.stack([low - (high - low), high + (high - low)], axis=1).clip(-largest, largest)
     small = np.tile(np.concatenate([sizes, -sizes]), (data.n_features, 1)).clip(*outer.T[:, :, None])
     return columns, np.concatenate([small, outer], axis=1).astype(np.float32).ravel()
-
-
-def _at_missing(missing: NDArray[np.bool_]) -> _Places:
-    features = np.repeat(np.flatnonzero(missing), 20)
-    return features, np.full(len(features), np.nan, np.float32)

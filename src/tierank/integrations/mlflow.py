@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank import __version__
+from tierank.data.tables import column_names, is_table, take_columns
 from tierank.errors import DataError
 from tierank.extras import needing
 from tierank.files import as_path
-from tierank.integrations.names import tracked_name, tracked_values
-from tierank.rankers import Ranker, load
-from tierank.tables import column_names, is_table, take_columns
-from tierank.training.callbacks import Callback, Step
+from tierank.integrations import tracked_name, tracked_values
+from tierank.rankers import load
+from tierank.rankers.base import Ranker
+from tierank.rankers.model import Callback, Step
 
 if TYPE_CHECKING:
     from mlflow.models import Model
@@ -72,7 +73,7 @@ def save_model(
         from mlflow.models import Model
     folder = as_path(path)
     if folder.exists() and any(folder.iterdir()):
-        raise DataError(f"{folder}: expected a new folder, got one that is not empty")
+        raise DataError(where=folder, expected="a new folder", got="one that is not empty")
     folder.mkdir(parents=True, exist_ok=True)
     ranker.save(folder / _FOLDER)
     described = Model() if mlflow_model is None else mlflow_model
@@ -141,9 +142,8 @@ def load_model(model_uri: str) -> Ranker:
     folder = Path(download_artifacts(model_uri))
     flavors = Model.load(str(folder)).flavors
     if FLAVOR not in flavors:
-        raise DataError(
-            f"{model_uri}: expected a model that tierank.integrations.mlflow wrote, got one of {', '.join(flavors)}"
-        )
+        expected = "a model that tierank.integrations.mlflow wrote"
+        raise DataError(where=model_uri, expected=expected, got=f"one of {', '.join(flavors)}")
     return load(folder / _FOLDER)
 
 
@@ -178,11 +178,10 @@ class TableScorer:
                 expected="a column with the query id of each row, as the ranker scores whole lists",
                 got=f"the columns {', '.join(names[:12])}",
             )
-        table = take_columns(model_input, [name for name in names if name != self.query])
-        is_named = self.ranker.seen_.feature_names is not None
-        return self.ranker.predict(
-            table if is_named else np.asarray(table), qid=None if qid is None else qid.to_numpy()
-        )
+        table = model_input
+        if self.ranker.seen_.feature_names is None:  # all other columns, in their order
+            table = np.asarray(take_columns(table, [name for name in names if name != self.query]))
+        return self.ranker.predict(table, qid=None if qid is None else qid.to_numpy())
 
 
 def _load_pyfunc(path: str) -> TableScorer:
@@ -298,7 +297,7 @@ def _requirements() -> list[str]:
 
 
 def _signature(ranker: Ranker, query: str) -> Any:
-    """The features as numbers, and query ids of any type; None if the features have no names."""
+    """The columns of the table: numbers, and others of any type; None if the features have no names."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import AnyType
@@ -306,6 +305,9 @@ def _signature(ranker: Ranker, query: str) -> Any:
     names = ranker.seen_.feature_names
     if names is None:
         return None
-    columns = [ColSpec(AnyType(), query, required=ranker.needs_list())]
-    columns += [ColSpec(DataType.double, name) for name in names]
+    plan = ranker.seen_.columns
+    numbers = {name for name in names if name not in plan.kinds}
+    columns = [ColSpec(DataType.double if name in numbers else AnyType(), name) for name in plan.sources(names)]
+    if query not in plan.sources(names):
+        columns.insert(0, ColSpec(AnyType(), query, required=ranker.needs_list()))
     return ModelSignature(inputs=Schema(columns), outputs=Schema([ColSpec(DataType.double)]))

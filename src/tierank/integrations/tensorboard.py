@@ -11,8 +11,8 @@ from typing import Self
 
 from tierank.errors import ParameterError, WriteError
 from tierank.extras import needing
-from tierank.integrations.names import tracked_values
-from tierank.training.callbacks import Step
+from tierank.integrations import tracked_values
+from tierank.rankers.model import Step
 
 
 class TensorBoard:

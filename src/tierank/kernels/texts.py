@@ -16,25 +16,15 @@ OTHER, LETTER, DIGIT, ALONE, MID_LETTER, MID_NUMBER, MID_BOTH = range(7)
 
 # The numbers that a pair of texts gives, in this order.
 PARTS = (
-    "bm25",
-    "tfidf_cosine",
-    "gram_cosine",
-    "words_found",
-    "weight_found",
-    "document_words_found",
-    "grams_found",
-    "fuzzy_found",
-    "pairs_found",
-    "numbers_found",
-    "first_word_found",
-    "last_word_found",
-    "first_place",
-    "is_equal",
-    "starts_with",
-    "contains",
-    "query_length",
-    "document_length",
-)
+    "bm25", "tfidf_cosine", "gram_cosine", "words_found", "weight_found", "document_words_found", "grams_found",
+    "fuzzy_found", "pairs_found", "numbers_found", "first_word_found", "last_word_found", "first_place", "is_equal",
+    "starts_with", "contains", "query_length", "document_length",
+)  # fmt: skip
+(
+    _BM25, _TFIDF_COSINE, _GRAM_COSINE, _WORDS_FOUND, _WEIGHT_FOUND, _DOCUMENT_WORDS_FOUND, _GRAMS_FOUND,
+    _FUZZY_FOUND, _PAIRS_FOUND, _NUMBERS_FOUND, _FIRST_WORD_FOUND, _LAST_WORD_FOUND, _FIRST_PLACE, _IS_EQUAL,
+    _STARTS_WITH, _CONTAINS, _QUERY_LENGTH, _DOCUMENT_LENGTH,
+) = range(len(PARTS))  # fmt: skip
 
 # The most words of a document that are searched for similar words.
 _LOOKED_AT = 64
@@ -278,12 +268,12 @@ def match_texts(
         d_start, d_end = documents.starts[document], documents.starts[document + 1]
         row = out[pair]
         row[:] = 0.0
-        row[16], row[17] = q_end - q_start, d_end - d_start
-        row[12] = 1.0
+        row[_QUERY_LENGTH], row[_DOCUMENT_LENGTH] = q_end - q_start, d_end - d_start
+        row[_FIRST_PLACE] = 1.0
         if q_end == q_start or d_end == d_start:
             continue
         _match_words(queries, documents, q_start, q_end, d_start, d_end, mean_length, row)
-        row[1] /= max(queries.norms[query] * documents.norms[document], 1e-300)
+        row[_TFIDF_COSINE] /= max(queries.norms[query] * documents.norms[document], 1e-300)
         _match_places(queries, documents, q_start, q_end, d_start, d_end, row)
         _match_sets(queries, documents, query, document, row)
 
@@ -318,28 +308,28 @@ def _match_words(
             weight_found += rarity
             fuzzy += rarity
             numbers_found += queries.has_digit[i]
-            row[1] += rarity * rarity * count
-            row[0] += rarity * count * (_K1 + 1.0) / (count + length)
+            row[_TFIDF_COSINE] += rarity * rarity * count
+            row[_BM25] += rarity * count * (_K1 + 1.0) / (count + length)
             first_found = min(first_found, at)
         else:
             fuzzy += rarity * _closest(queries, documents, i, d_start, min(d_end, d_start + _LOOKED_AT))
         if i == q_start:
-            row[10] = count > 0
+            row[_FIRST_WORD_FOUND] = count > 0
         if i == q_end - 1:
-            row[11] = count > 0
+            row[_LAST_WORD_FOUND] = count > 0
     n = q_end - q_start
-    row[3] = n_found / n
-    row[4] = weight_found / weight if weight > 0 else 0.0
-    row[7] = fuzzy / weight if weight > 0 else 0.0
-    row[9] = numbers_found / numbers if numbers > 0 else 1.0
-    row[12] = (first_found - d_start) / (d_end - d_start)
+    row[_WORDS_FOUND] = n_found / n
+    row[_WEIGHT_FOUND] = weight_found / weight if weight > 0 else 0.0
+    row[_FUZZY_FOUND] = fuzzy / weight if weight > 0 else 0.0
+    row[_NUMBERS_FOUND] = numbers_found / numbers if numbers > 0 else 1.0
+    row[_FIRST_PLACE] = (first_found - d_start) / (d_end - d_start)
     n_known = 0
     for j in range(d_start, d_end):
         for i in range(q_start, q_end):
             if queries.words[i] == documents.words[j]:
                 n_known += 1
                 break
-    row[5] = n_known / (d_end - d_start)
+    row[_DOCUMENT_WORDS_FOUND] = n_known / (d_end - d_start)
 
 
 @inner
@@ -373,16 +363,16 @@ def _match_places(
             if queries.words[i] == documents.words[j] and queries.words[i + 1] == documents.words[j + 1]:
                 found += 1.0
                 break
-    row[8] = found / (n - 1) if n > 1 else row[3]
+    row[_PAIRS_FOUND] = found / (n - 1) if n > 1 else row[_WORDS_FOUND]
     for j in range(d_start, d_end - n + 1):
         i = 0
         while i < n and queries.words[q_start + i] == documents.words[j + i]:
             i += 1
         if i == n:
-            row[15] = 1.0
+            row[_CONTAINS] = 1.0
             if j == d_start:
-                row[14] = 1.0
-                row[13] = n == d_end - d_start
+                row[_STARTS_WITH] = 1.0
+                row[_IS_EQUAL] = n == d_end - d_start
             break
 
 
@@ -400,5 +390,5 @@ def _match_sets(queries: Words, documents: Words, query: int, document: int, row
             product += queries.set_weights[i] * documents.set_weights[j]
         i += one <= other
         j += other <= one
-    row[6] = common / n if n > 0 else 0.0
-    row[2] = product / max(queries.set_norms[query] * documents.set_norms[document], 1e-300)
+    row[_GRAMS_FOUND] = common / n if n > 0 else 0.0
+    row[_GRAM_COSINE] = product / max(queries.set_norms[query] * documents.set_norms[document], 1e-300)

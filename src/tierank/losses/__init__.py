@@ -1,9 +1,32 @@
-"""LOSSES: how far scores are from the order that the ratings ask for, one value per query.
+"""LOSSES: how far scores are from the order that the ratings ask for. OBJECTIVES: what boosted trees follow.
 
-A loss is a function ``f(scores, batch)`` with settings as keywords. A batch is a sequence of whole queries: nothing is
-padded, and only ``neuralndcg`` needs an n x n matrix.
+In a training loop of your own, a loss takes tensors: a row of scores and ratings for each query, padded where ``mask``
+is False, or flat ones with a ``qid``. The result is the mean over the queries; ``reduction`` changes that.
 
 >>> import torch
+>>> from tierank.losses import LOSSES, Batch, urank
+>>> scores = torch.tensor([[2.0, 3.0, 4.0, 5.0], [1.0, 1.0, 0.0, 0.0]]).log().requires_grad_()
+>>> ratings = torch.tensor([[1, 2, 2, 0], [1, 1, -1, -1]])
+>>> round(urank(scores, ratings, mask=ratings >= 0).item(), 3)  # the mean of 3.9497 and 0
+1.975
+>>> flat, qid = torch.tensor([2.0, 1.0, 3.0, 1.0, 4.0, 5.0]).log(), torch.tensor([7, 8, 7, 8, 7, 7])
+>>> values = urank(flat, torch.tensor([1, 1, 2, 1, 2, 0]), qid=qid, reduction="none")
+>>> [round(value, 4) for value in values.tolist()]
+[3.9497, 0.0]
+
+=============== ====================================================================================================
+``scores``      a row for each query, or flat; half precision is computed in single precision
+``ratings``     of the same shape
+``qid``         for flat scores, the query of each, in any order; None: they are one query
+``mask``        True for documents, False for padding, whose scores and ratings do not matter; None: no padding
+``reduction``   ``"mean"`` over the queries that have documents, ``"sum"``, or ``"none"``: a value for each row, or
+                for each query of flat scores in the order in which they first appear
+``gain``, ``weights``, ``row_weight``, ``generator``  as of ``Batch``; weights have the shape of the scores
+=============== ====================================================================================================
+
+Inside tierank, a loss is a function ``f(scores, batch)`` that returns one value per query, with settings as keywords. A
+batch is a sequence of whole queries: nothing is padded, and only ``neuralndcg`` needs an n x n matrix.
+
 >>> batch = Batch(offsets=[0, 4, 6], ratings=[1, 2, 2, 0, 1, 1])
 >>> scores = torch.tensor([2.0, 3.0, 4.0, 5.0, 1.0, 1.0]).log().requires_grad_()
 >>> values = LOSSES["urank"](scores, batch)
@@ -22,28 +45,56 @@ share its place. The docstring of each loss says what a weight does.
 
 ``urank``, ``listnet``, ``listmle``, ``plistmle``, ``softmax`` and ``neuralndcg`` can be differentiated twice; the
 others say that they cannot.
+
+**Objectives.** Boosted trees follow gradient and hessian instead of a value. An objective is created from settings,
+prepared with the ratings, and then called for gradients once per round:
+
+>>> objective = OBJECTIVES["umart"](window=2).prepare(ratings=[2, 1, 0, 0], offsets=[0, 4])
+>>> gradient, hessian = objective.gradients([0.1, 0.7, 0.2, 0.4])
+>>> [round(float(g), 3) for g in gradient]
+[-1.445, 0.264, 0.676, 0.504]
+
+LightGBM accepts it directly: ``lightgbm.train({"objective": OBJECTIVES["umart"]()}, data)``. It may copy or pickle the
+objective; copies have the settings, and prepare themselves with the labels, groups and weights of the data.
+
+``check_gradient`` tests your own loss before trees or networks follow it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from tierank.extras import loading
+from tierank.losses.custom import LossObjective
+from tierank.losses.objective import Objective
+from tierank.losses.stochastic import StochasticUMartObjective
+from tierank.losses.umart import LambdaRankObjective, UMartObjective
 
-from tierank.losses.batch import Batch, Step
-from tierank.losses.lists import listmle, listnet, plistmle, softmax
-from tierank.losses.pairs import lambdaloss, lambdarank, ranknet
-from tierank.losses.smooth import approxndcg, neuralndcg
-from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
+if TYPE_CHECKING:
+    from tierank.losses.batch import Batch, Step
+    from tierank.losses.derivatives import check_gradient
+    from tierank.losses.listwise import listmle, listnet, plistmle, softmax
+    from tierank.losses.pairwise import lambdaloss, lambdarank, ranknet
+    from tierank.losses.registry import LOSSES, WITH_WEIGHTS, WITHOUT_GAINS
+    from tierank.losses.smooth import approxndcg, neuralndcg
+    from tierank.losses.tensors import Loss
+    from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
 
 __all__ = [
     "LOSSES",
+    "OBJECTIVES",
     "WITHOUT_GAINS",
     "WITH_WEIGHTS",
     "Batch",
+    "LambdaRankObjective",
     "Loss",
+    "LossObjective",
+    "Objective",
     "Step",
+    "StochasticUMartObjective",
+    "UMartObjective",
     "approxndcg",
+    "check_gradient",
     "lambdaloss",
     "lambdarank",
     "listmle",
@@ -57,24 +108,20 @@ __all__ = [
     "windowed_urank",
 ]
 
-Loss = Callable[..., Tensor]
-
-LOSSES: dict[str, Loss] = {
-    "approxndcg": approxndcg,
-    "lambdaloss": lambdaloss,
-    "lambdarank": lambdarank,
-    "listmle": listmle,
-    "listnet": listnet,
-    "neuralndcg": neuralndcg,
-    "plistmle": plistmle,
-    "ranknet": ranknet,
-    "softmax": softmax,
-    "urank": urank,
-    "windowed_urank": windowed_urank,
+OBJECTIVES: dict[str, type[Objective]] = {
+    "lambdarank": LambdaRankObjective,
+    "loss": LossObjective,
+    "stochastic": StochasticUMartObjective,
+    "umart": UMartObjective,
 }
 
-# Losses that depend only on the order of the ratings, not on gains.
-WITHOUT_GAINS = (listmle, listnet, plistmle, ranknet)
 
-# Losses that use the weights of a batch, and so inverse propensities. The likelihood of an order has none.
-WITH_WEIGHTS = (approxndcg, lambdaloss, lambdarank, listnet, ranknet, softmax, urank, windowed_urank)
+def __getattr__(name: str) -> Any:
+    """The losses, which need torch, are loaded on first use: objectives of trees do without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    with loading(f"tierank.{name}" if name.isupper() else f"tierank.losses.{name}"):
+        from tierank.losses import derivatives, registry
+
+    globals()[name] = getattr(derivatives if name == "check_gradient" else registry, name)
+    return globals()[name]

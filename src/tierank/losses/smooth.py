@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from tierank.errors import DataError
-from tierank.losses.batch import Batch, check
-from tierank.losses.gradient import with_gradient
-from tierank.losses.segments import blocks, partners, sum_by
+from tierank.losses.batch import Batch, blocks, check, partners, sum_by
+from tierank.losses.tensors import loss, with_gradient
 from tierank.settings import as_whole
 
 # The longest query for which neuralndcg makes a matrix: 128 MB each, and some at a time.
@@ -20,6 +19,7 @@ _LONGEST_MATRIX = 4096
 _EVEN = 1e-6
 
 
+@loss()
 def approxndcg(scores: Tensor, batch: Batch, *, temperature: float = 0.1) -> Tensor:
     """ApproxNDCG (Qin et al., 2010): 1 - NDCG with smooth ranks.
 
@@ -58,6 +58,7 @@ def approxndcg(scores: Tensor, batch: Batch, *, temperature: float = 0.1) -> Ten
     return with_gradient(scores, values, gradient, batch)
 
 
+@loss(without=("weights",))
 def neuralndcg(scores: Tensor, batch: Batch, *, temperature: float = 1.0, max_scalings: int = 50) -> Tensor:
     """NeuralNDCG (Pobrotyn and Bialobrzeski, 2021): 1 - NDCG of documents sorted by a smooth permutation P.
 
@@ -79,8 +80,10 @@ def neuralndcg(scores: Tensor, batch: Batch, *, temperature: float = 1.0, max_sc
     longest = int(batch.lengths.max())
     if longest > _LONGEST_MATRIX:
         raise DataError(
-            f"neuralndcg: expected queries of up to {_LONGEST_MATRIX:,} documents, whose matrices fit into memory,"
-            f" got one of {longest:,}; use approxndcg, or leave out documents that cannot come first"
+            where="neuralndcg",
+            expected=f"queries of up to {_LONGEST_MATRIX:,} documents, whose matrices fit into memory",
+            got=f"one of {longest:,}",
+            fix="use approxndcg, or leave out documents that cannot come first",
         )
     gains, discounts = batch.relative_gains.double(), batch.discounts.double()
     reached = [

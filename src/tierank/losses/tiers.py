@@ -7,13 +7,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tierank.losses.batch import Batch, check
-from tierank.losses.gradient import with_gradient
-from tierank.losses.ladder import select_from
-from tierank.losses.segments import blocks, edges_of, exact, log_sum_by, partners, softplus, sum_by
+from tierank.losses.batch import (
+    Batch,
+    Ladder,
+    blocks,
+    check,
+    edges_of,
+    exact,
+    log_sum_by,
+    partners,
+    select_from,
+    select_tiers,
+    softplus,
+    sum_by,
+)
+from tierank.losses.tensors import loss, with_gradient
 from tierank.settings import as_whole
 
 
+@loss()
 def urank(scores: Tensor, batch: Batch) -> Tensor:
     """The uRank loss (Eq. 2 of the paper): the documents of each tier are selected from themselves and all tiers below.
 
@@ -23,8 +35,7 @@ def urank(scores: Tensor, batch: Batch) -> Tensor:
 
     Row weights c are copies: G(d) becomes c(d) G(d), and k(s~_t) the sum of c e^f. |R| does not change.
     """
-    check(scores, batch)
-    return select_from(scores, batch.tier_ladder_weights, batch.tier_ladder, batch.log_row_weight)
+    return select_tiers(scores, batch)
 
 
 def stepwise_urank(step_scores: Sequence[Tensor], batch: Batch, *, window: int | None = None) -> Tensor:
@@ -35,16 +46,32 @@ def stepwise_urank(step_scores: Sequence[Tensor], batch: Batch, *, window: int |
     """
     if not batch.steps:  # no query has an order to learn; backward() then has nothing to do, and does not fail
         return torch.zeros(batch.n_queries, dtype=batch.dtype, device=batch.device, requires_grad=True)
-    scores = torch.cat(list(step_scores))
-    if window is not None:
-        steps, order, weights, queries = batch.step_batch
-        values = _in_windows(scores.index_select(0, order), steps, weights, as_whole("window", window))
-        return sum_by(values, queries, batch.n_queries)
-    ladder, weights, queries, log_counts = batch.step_ladder
-    values = select_from(scores, weights, ladder, log_counts)
-    return sum_by(values, queries, batch.n_queries)
+    scores, rows = torch.cat(list(step_scores)), torch.cat([step.rows for step in batch.steps])
+    t = torch.cat([torch.full_like(step.rows, i) for i, step in enumerate(batch.steps)])
+    is_left = batch.tiers[rows] > t
+    first_steps = edges_of(batch.n_tiers - 1)
+    steps = first_steps[batch.query[rows]] + t  # the number of each query's step among those of all queries
+    if window is None:  # a ladder of all steps: on each, the selected documents are above the rest
+        ladder = Ladder(2 * steps + is_left, torch.arange(0, 2 * int(first_steps[-1]) + 1, 2, device=batch.device))
+        log_counts = None if batch.log_row_weight is None else batch.log_row_weight[rows]
+        values = select_from(scores, batch.urank_weights[rows[ladder.rows]], ladder, log_counts)
+    else:  # each step as a query of two ratings
+        order = steps.argsort(stable=True)
+        rows = rows[order]
+        queries = Batch(
+            edges_of(torch.bincount(steps)).cpu().numpy(),
+            (~is_left)[order].double().cpu().numpy(),
+            row_weight=None if batch.row_weight is None else batch.row_weight[rows].cpu().numpy(),
+            dtype=batch.dtype,
+            device=batch.device,
+        )
+        scores = scores.index_select(0, order)
+        values = _in_windows(scores, queries, batch.urank_weights[rows], as_whole("window", window))
+    of_steps = torch.arange(batch.n_queries, device=batch.device).repeat_interleave(batch.n_tiers - 1)
+    return sum_by(values, of_steps, batch.n_queries)
 
 
+@loss()
 def windowed_urank(scores: Tensor, batch: Batch, *, window: int | None = 2) -> Tensor:
     """The uRank loss with the windowed likelihood (Eq. 3 of the paper).
 

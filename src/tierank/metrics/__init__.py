@@ -1,23 +1,13 @@
 """Metrics, the rules that fix what they mean, and the judge that applies both to scores."""
 
-from tierank.metrics.formulas import METRICS
-from tierank.metrics.judge import Judge, check_defined, ordered_mean
-from tierank.metrics.names import Metric, default_metrics, metric_name, parse_metric
-from tierank.metrics.rules import RULES, WHY_LEFT_OUT, Rule, as_rule
-from tierank.metrics.scores import as_scores
-
-__all__ = [
-    "METRICS",
-    "RULES",
-    "WHY_LEFT_OUT",
-    "Judge",
-    "Metric",
-    "Rule",
-    "as_rule",
-    "as_scores",
-    "check_defined",
-    "default_metrics",
-    "metric_name",
-    "ordered_mean",
-    "parse_metric",
-]
+from tierank.metrics.formulas import METRICS as METRICS
+from tierank.metrics.judge import Judge as Judge
+from tierank.metrics.judge import check_defined as check_defined
+from tierank.metrics.judge import ordered_mean as ordered_mean
+from tierank.metrics.rules import RULES as RULES
+from tierank.metrics.rules import Metric as Metric
+from tierank.metrics.rules import Rule as Rule
+from tierank.metrics.rules import as_rule as as_rule
+from tierank.metrics.rules import default_metrics as default_metrics
+from tierank.metrics.rules import metric_name as metric_name
+from tierank.metrics.rules import parse_metric as parse_metric

@@ -6,35 +6,35 @@ work that does not depend on the scores, and returns a function that is applied 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tierank.arrays import Floats
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import bound_ratio, cascade, exp2_gains, precision_sum, preference_sum
-from tierank.types import Floats
 
 if TYPE_CHECKING:
-    from tierank.metrics.judge import Judge
-    from tierank.metrics.lists import Lists
+    from tierank.metrics.judge import Judge, RankedLists
 
 # Maps ranked lists to one value per query.
-Measure = Callable[["Lists"], Floats]
+Measure = Callable[["RankedLists"], Floats]
 
 
 def dcg(judge: Judge, k: int | None) -> Measure:
     """DCG@k = sum over ranks r <= k of gain_r / log2(1 + r)."""
     depth = judge.depth(k)
 
-    def measure(lists: Lists) -> Floats:
+    def measure(lists: RankedLists) -> Floats:
         return lists.sum(lists.gains, judge.discounts, depth)
 
     if not np.isfinite(measure(judge.ideal)).all():
-        raise DataError(
-            f"dcg: ratings up to {judge.ratings.max():g} have gains beyond what float64 can hold;"
-            " use ndcg, which has no such limit, or a rule with other gains"
-        )
+        expected, got = "gains that float64 can hold", f"ratings up to {judge.ratings.max():g}"
+        fix = "use ndcg, which has no such limit, or a rule with other gains"
+        raise DataError(where="dcg", expected=expected, got=got, fix=fix)
     return measure
 
 
@@ -46,7 +46,7 @@ def ndcg(judge: Judge, k: int | None) -> Measure:
         best[judge.lengths < k] = np.inf
     best[best == 0] = np.inf
 
-    def measure(lists: Lists) -> Floats:
+    def measure(lists: RankedLists) -> Floats:
         ratio = lists.sum(lists.relative_gains, judge.discounts, depth) / best
         return np.minimum(ratio, 1, out=ratio)  # averaged ties can round to 1 + 2e-16
 
@@ -79,17 +79,92 @@ def mrr(judge: Judge, k: int | None) -> Measure:
 
 def precision(judge: Judge, k: int | None) -> Measure:
     """Precision@k = relevant documents up to rank k, / k or / min(k, n)."""
-    depth, divisor = judge.depth(k), judge.lengths if k is None else np.full_like(judge.lengths, k)
-    if judge.rule.precision_divisor == "min(k, n)":
-        divisor = np.minimum(divisor, judge.lengths)
-    divisor = np.maximum(divisor, 1)
-    return lambda lists: lists.sum(lists.relevant, judge.undiscounted, depth) / divisor
+    depth = judge.depth(k)
+    return lambda lists: lists.sum(lists.relevant, judge.undiscounted, depth) / precision_divisor(judge, lists, k)
+
+
+def precision_divisor(judge: Judge, lists: RankedLists, k: int | None) -> NDArray[np.int64]:
+    """What precision@k is divided by: k, or the length of the list, at least 1."""
+    is_short = k is None or judge.rule.precision_divisor == "min(k, n)"
+    lengths = lists.lengths if is_short else np.full_like(judge.lengths, k)
+    return np.maximum(lengths if k is None else np.minimum(lengths, k), 1)
 
 
 def recall(judge: Judge, k: int | None) -> Measure:
     """Recall@k = relevant documents up to rank k, / relevant documents."""
     depth, divisor = judge.depth(k), np.maximum(judge.n_relevant, 1)
     return lambda lists: lists.sum(lists.relevant, judge.undiscounted, depth) / divisor
+
+
+def hit_rate(judge: Judge, k: int | None) -> Measure:
+    """1 if a relevant document is at rank k or above, else 0. Also known as success@k."""
+    depth = judge.depth(k)
+
+    def measure(lists: RankedLists) -> Floats:
+        query = np.repeat(np.arange(len(judge.lengths)), np.diff(lists.starts))
+        place = np.arange(len(query)) - lists.starts[query]
+        is_first = (place == 0) | (np.roll(lists.tie_ends, 1) == place)
+        begins = place[np.maximum.accumulate(np.where(is_first, np.arange(len(place)), 0))]
+        surely = np.bincount(query, lists.relevant * (lists.tie_ends <= depth), len(judge.lengths)) > 0
+        found = surely.astype(np.float64)
+        # A tie across rank k: the chance that none of its relevant documents is among those drawn for the ranks to k.
+        for q in np.unique(query[(begins < depth) & (lists.tie_ends > depth) & (lists.relevant > 0)]).tolist():
+            own = slice(lists.starts[q], lists.starts[q + 1])
+            is_tied = (begins[own] < depth) & (lists.tie_ends[own] > depth)
+            n, n_relevant = int(is_tied.sum()), int(lists.relevant[own][is_tied].sum())
+            n_drawn = depth - int(begins[own][is_tied][0])
+            missed = math.comb(n - n_relevant, n_drawn) / math.comb(n, n_drawn)
+            found[q] = max(found[q], 1 - missed)
+        return found
+
+    return measure
+
+
+def f1(judge: Judge, k: int | None) -> Measure:
+    """F1@k = 2 h / (k + R), with h relevant documents up to rank k, and R in all.
+
+    The harmonic mean of precision@k and recall@k; for k, what the rule divides precision@k by.
+    """
+    part = precision(judge, k)
+
+    def measure(lists: RankedLists) -> Floats:
+        divisor = precision_divisor(judge, lists, k)
+        share: Floats = 2 * divisor / np.maximum(divisor + judge.n_relevant, 1)
+        return part(lists) * share
+
+    return measure
+
+
+def r_precision(judge: Judge, k: int | None) -> Measure:
+    """The share of relevant documents up to rank R, where R is the number of relevant documents. It has no cutoff."""
+    ranks = np.arange(1, judge.longest + 1)
+
+    def measure(lists: RankedLists) -> Floats:
+        found = np.zeros(len(judge.lengths))
+        for n in np.unique(judge.n_relevant[judge.n_relevant > 0]):
+            hits = lists.sum(lists.relevant, (ranks <= n).astype(np.float64), judge.longest)
+            found = np.where(judge.n_relevant == n, hits / n, found)
+        return found
+
+    return measure
+
+
+def auc(judge: Judge, k: int | None) -> Measure:
+    """The share of pairs of a relevant and another document in which the relevant one has the higher score.
+
+    Ties count half. It is 1 if all documents are relevant, and it has no cutoff.
+    """
+    n, n_relevant = judge.lengths, judge.n_relevant
+    n_pairs, ranks = n_relevant * (n - n_relevant), np.arange(1.0, judge.longest + 1)
+
+    def measure(lists: RankedLists) -> Floats:
+        if lists.lengths is not n:
+            expected = "metrics of ranked lists, as a run does not score all documents"
+            raise ParameterError(argument="metrics", expected=expected, got="'auc'")
+        above = n_relevant * n - n_relevant * (n_relevant - 1) / 2 - lists.sum(lists.relevant, ranks, judge.longest)
+        return np.where(n_pairs > 0, above / np.maximum(n_pairs, 1), 1.0)
+
+    return measure
 
 
 def bpref(judge: Judge, k: int | None) -> Measure:
@@ -114,15 +189,22 @@ def rbp_residual(judge: Judge, k: int | None) -> Measure:
     (1 - p) * sum over ranks r <= k with an unjudged document of p^(r - 1), + p^min(k, n).
     """
     depth = judge.depth(k)
-    below = judge.rule.persistence ** np.minimum(judge.lengths, depth)
-    return lambda lists: lists.sum(1 - lists.judged, judge.persistence, depth) + below
+
+    def measure(lists: RankedLists) -> Floats:
+        n = np.minimum(lists.lengths, depth)
+        return lists.sum(lists.unjudged, judge.persistence, depth) + judge.rule.persistence**n
+
+    return measure
 
 
 def judged_share(judge: Judge, k: int | None) -> Measure:
     """Judged@k = judged documents up to rank k, / min(k, n)."""
     depth = judge.depth(k)
-    divisor = np.maximum(np.minimum(judge.lengths, depth), 1)
-    return lambda lists: lists.sum(lists.judged, judge.undiscounted, depth) / divisor
+
+    def measure(lists: RankedLists) -> Floats:
+        return lists.sum(lists.judged, judge.undiscounted, depth) / np.maximum(np.minimum(lists.lengths, depth), 1)
+
+    return measure
 
 
 def ndcg_lower(judge: Judge, k: int | None) -> Measure:
@@ -130,7 +212,7 @@ def ndcg_lower(judge: Judge, k: int | None) -> Measure:
 
     The ideal changes with these ratings too.
     """
-    return _bound(judge, k, upper=False)
+    return _ndcg_bound(judge, k, upper=False)
 
 
 def ndcg_upper(judge: Judge, k: int | None) -> Measure:
@@ -138,29 +220,24 @@ def ndcg_upper(judge: Judge, k: int | None) -> Measure:
 
     The ideal changes with these ratings too.
     """
-    return _bound(judge, k, upper=True)
+    return _ndcg_bound(judge, k, upper=True)
 
 
-def _bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
-    if judge.n_unjudged and judge.rule.ties == "worst":
-        raise ParameterError(
-            argument="metrics",
-            expected="metrics other than bounds of NDCG with this rule, which ranks tied documents by their gains",
-            got=f"rule {judge.rule.name!r}",
-        )
-    if judge.n_unjudged and judge.levels[judge.judged == 0].max() > 0:
-        raise ParameterError(
-            argument="metrics",
-            expected="metrics other than bounds of NDCG with this rule, in which documents of rating 0 have a gain",
-            got=f"rule {judge.rule.name!r}",
-        )
+def _ndcg_bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
+    if judge.n_unjudged:
+        what = "which ranks tied documents by their gains" if judge.rule.ties == "worst" else None
+        if what is None and judge.levels[judge.judged == 0].max() > 0:
+            what = "in which documents of rating 0 have a gain"
+        if what is not None:
+            expected = f"metrics other than bounds of NDCG with this rule, {what}"
+            raise ParameterError(argument="metrics", expected=expected, got=f"rule {judge.rule.name!r}")
     depth = judge.depth(k)
     top, units = judge.top_gain
     n_unjudged = judge.lengths - judge.count(judge.judged)
     facts = judge.ideal.relative_gains, judge.ideal.starts, n_unjudged, units, top, judge.discounts, depth
     is_short = judge.lengths < (k or 0) if judge.rule.short_ndcg == "zero" else np.zeros(len(judge.lengths), bool)
 
-    def measure(lists: Lists) -> Floats:
+    def measure(lists: RankedLists) -> Floats:
         ratios = bound_ratio(upper, lists.relative_gains, lists.judged, lists.starts, lists.tie_ends, *facts)
         return np.where(is_short, 0.0, ratios)
 
@@ -174,6 +251,10 @@ METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
     "mrr": mrr,
     "precision": precision,
     "recall": recall,
+    "hit_rate": hit_rate,
+    "f1": f1,
+    "rprec": r_precision,
+    "auc": auc,
     "dcg": dcg,
     "rbp": rbp,
     "bpref": bpref,
@@ -183,8 +264,10 @@ METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
     "ndcg_upper": ndcg_upper,
 }
 
+# Metrics that grow with the gain, or with 2^r, of a document.
+OF_GAINS = ("ndcg", "err", "dcg", "ndcg_lower", "ndcg_upper")
 # Metrics that have no cutoff.
-WITHOUT_CUTOFF = ("bpref",)
+WITHOUT_CUTOFF = ("bpref", "rprec", "auc")
 # Metrics of the effect of unjudged documents: they read whole lists even if the others read condensed lists.
 OF_WHOLE_LISTS = ("judged", "rbp_residual", "ndcg_lower", "ndcg_upper")
 # Metrics that have a value for queries with no rating above 0, unless the rule leaves such queries out.

@@ -1,4 +1,4 @@
-"""Judge: the metrics of one data set under one rule, for any number of scores."""
+"""The judge: the metrics of one data set under one rule, for any number of scores."""
 
 from __future__ import annotations
 
@@ -7,20 +7,127 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.dataset import RankingDataset, check_dataset
+from tierank.arrays import Floats
+from tierank.data.checks import as_array, as_numbers, shape_of
+from tierank.data.dataset import RankingDataset, check_dataset
+from tierank.data.relevance import discounts_to, gain_levels
 from tierank.errors import DataError, ParameterError
-from tierank.kernels.ranking import highest, rank
+from tierank.kernels.ranking import Ranking, discounted_sum, exp2_gains, highest, rank
 from tierank.metrics.formulas import FILLED_AS, METRICS, OF_ALL_QUERIES, OF_WHOLE_LISTS
-from tierank.metrics.lists import Lists
-from tierank.metrics.names import Metric, as_metrics, metric_name, parse_metric
-from tierank.metrics.rules import RULES, Rule, Ties, as_rule
-from tierank.metrics.scores import as_scores
-from tierank.relevance import discounts_to, gain_levels
-from tierank.types import Floats
+from tierank.metrics.rules import RULES, Metric, Rule, Ties, as_metrics, as_rule, metric_name, parse_metric
+
+# float64 holds all integers up to here.
+_EXACT_TO = 2**53
+
+
+def as_scores(scores: ArrayLike, n: int) -> Floats:
+    """The scores of n documents as float64."""
+    given = as_array(scores)
+    if given.ndim == 2 and given.shape[1] == 1:
+        given = given[:, 0]
+    if given.shape != (n,):
+        fix = "pass ranker.predict(data)" if hasattr(scores, "predict") else None
+        got = shape_of(scores, given)
+        raise DataError(argument="scores", expected=f"{n}, one per row of the data", got=got, fix=fix)
+    numbers = np.ascontiguousarray(as_numbers(given, "scores"), np.float64)
+    _check_distinct(given, numbers)
+    return numbers
+
+
+def _check_distinct(given: NDArray[Any], numbers: Floats) -> None:
+    """Refuse scores that differ but are equal as float64: they would be judged as ties.
+
+    >>> as_scores([2**53, 2**53 + 1], 2)
+    Traceback (most recent call last):
+    tierank.errors.DataError: scores: expected numbers that differ as float64 where they differ, got 9007199254740992
+    and 9007199254740993; give their ranks, such as scipy.stats.rankdata(scores)
+    """
+    is_exact = given.dtype.kind in "bf" and given.dtype != np.longdouble
+    if is_exact or (given.dtype.kind in "iu" and not (np.abs(numbers) >= _EXACT_TO).any()):
+        return
+    known = np.flatnonzero(~np.isnan(numbers))
+    order = known[np.argsort(numbers[known], kind="stable")]
+    exact = given[order].tolist()
+    for (low, high), (below, above) in zip(pairwise(exact), pairwise(numbers[order]), strict=True):
+        if below == above and low != high:
+            expected, got = "numbers that differ as float64 where they differ", f"{low!s:.60} and {high!s:.60}"
+            fix = "give their ranks, such as scipy.stats.rankdata(scores)"
+            raise DataError(argument="scores", expected=expected, got=got, fix=fix)
+
+
+class RankedLists:
+    """Ranked documents as metrics read them: an array for each fact, in the order of the ranks.
+
+    Facts are looked up for the ranked documents alone: mostly a small part of all, and shared by the metrics.
+    """
+
+    def __init__(
+        self, judge: Judge, ranking: Ranking, levels: Floats | None = None, is_listed: NDArray[np.bool_] | None = None
+    ) -> None:
+        self._judge = judge
+        self.starts, self._rows, _, self.tie_ends = ranking
+        self._levels = levels
+        self._is_listed = is_listed
+
+    def sum(self, values: Floats, discounts: Floats, depth: int) -> Floats:
+        """The sum of value times discount to this depth, for each query."""
+        return discounted_sum(values, discounts, depth, self.starts, self.tie_ends)
+
+    @cached_property
+    def levels(self) -> Floats:
+        """What the gain of each document is made of."""
+        return self._of(self._judge.levels) if self._levels is None else self._levels
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of documents in the list of each query."""
+        return self._judge.lengths if self._is_listed is None else self._judge.count(self._is_listed)
+
+    @cached_property
+    def ratings(self) -> Floats:
+        """The rating of each document."""
+        return self.levels if self._judge.levels is self._judge.ratings else self._of(self._judge.ratings)
+
+    @cached_property
+    def gains(self) -> Floats:
+        """The gain of each document; infinite where float64 cannot hold it."""
+        if self._judge.rule.gain == "exp2":
+            return exp2_gains(self.levels, self.starts, np.zeros(len(self.starts) - 1))
+        return self.levels
+
+    @cached_property
+    def relative_gains(self) -> Floats:
+        """The gain of each document in units of the query's highest (exp2: of the query's highest, plus 1)."""
+        tops = self._judge.tops
+        if self._judge.rule.gain == "exp2":
+            return exp2_gains(self.levels, self.starts, tops)
+        units: Floats = np.repeat(np.where(tops > 0, tops, 1), np.diff(self.starts))
+        return np.divide(self.levels, units)
+
+    @cached_property
+    def relevant(self) -> Floats:
+        """1 for each relevant document, 0 for the others."""
+        return self._judge.relevance(self.ratings)
+
+    @cached_property
+    def judged(self) -> Floats:
+        """1 for each document with a rating, 0 for the others."""
+        return self._of(self._judge.judged)
+
+    @cached_property
+    def unjudged(self) -> Floats:
+        """1 for each document without a rating, 0 for the others."""
+        return self._of(1 - self._judge.judged)
+
+    def _of(self, values: Floats) -> Floats:
+        found = np.take(values, self._rows, mode="clip")  # faster than checking rows that are known to be there
+        # Documents that a run does not list stand behind those that it does, and count for nothing.
+        return found if self._is_listed is None else np.where(self._is_listed[self._rows], found, 0.0)
 
 
 class Judge:
@@ -48,18 +155,6 @@ class Judge:
     {'ndcg@2': array([ 1., nan]), 'mrr': array([ 1., nan])}
     """
 
-    data: RankingDataset
-    rule: Rule
-    n_jobs: int | None
-    metrics: tuple[str, ...]
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    longest: int
-    ratings: Floats
-    levels: Floats
-    tops: Floats
-    empty: NDArray[np.bool_]
-
     def __init__(
         self,
         data: RankingDataset,
@@ -79,40 +174,41 @@ class Judge:
         self.offsets = np.array(data.offsets, np.int64)
         is_condensed = self.rule.unjudged == "condense" and data.n_unjudged > 0
         if is_condensed:
-            self._leave_out_unjudged()
+            order = np.arange(data.n_documents) if self._order is None else self._order
+            self._order = order[data.is_judged[order]]
+            self.offsets = np.concatenate([np.zeros(1, np.int64), data.is_judged.cumsum()])[data.offsets]
         self.lengths = np.diff(self.offsets)
         self.longest = int(self.lengths.max())
         self.ratings = self._arrange(ratings)
         self.levels = self.ratings if levels is ratings else self._arrange(levels)
         self.tops = highest(self.levels, self.offsets)
         self.empty = (self.tops if levels is ratings else highest(self.ratings, self.offsets)) == 0
-        self._prepare(as_metrics(metrics, self.rule), is_condensed)
 
-    def _leave_out_unjudged(self) -> None:
-        is_judged = self.data.is_judged
-        order = np.arange(self.data.n_documents) if self._order is None else self._order
-        self._order = order[is_judged[order]]
-        self.offsets = np.concatenate([np.zeros(1, np.int64), is_judged.cumsum()])[self.data.offsets]
-
-    def _prepare(self, asked: dict[str, Metric], is_condensed: bool) -> None:
-        """Sort the metrics into callers' own, those that need a judge of the whole lists, and all others."""
+        asked = as_metrics(metrics, self.rule)
         self.metrics = tuple(asked)
-        self._own = {name: metric for name, metric in asked.items() if not isinstance(metric, str)}
-        parsed = {metric: self._parse(metric) for metric in asked.values() if isinstance(metric, str)}
-        apart = [metric for metric, (name, _) in parsed.items() if is_condensed and name in OF_WHOLE_LISTS]
-        whole = replace(self.rule, unjudged="zero")
-        self._whole = Judge(self.data, apart, whole, n_jobs=self.n_jobs) if apart else None
-        parsed = {metric: one for metric, one in parsed.items() if metric not in apart}
-        self._depth = max((self.depth(k) for _, k in parsed.values()), default=1)
-        self._measures = {metric: (name, METRICS[name](self, k)) for metric, (name, k) in parsed.items()}
+        self._functions = {name: metric for name, metric in asked.items() if not isinstance(metric, str)}
+        named = {metric: parse_metric(metric) for metric in asked.values() if isinstance(metric, str)}
+        # Metrics of unjudged documents read whole lists, so they get a judge of their own.
+        whole = [metric for metric, (name, _) in named.items() if is_condensed and name in OF_WHOLE_LISTS]
+        self._whole = Judge(data, whole, replace(self.rule, unjudged="zero"), n_jobs=n_jobs) if whole else None
+        cutoffs = {
+            metric: (name, None if name == "map" and self.rule.ap_depth == "list" else k)
+            for metric, (name, k) in named.items()
+            if metric not in whole
+        }
+        self._depth = max((self.depth(k) for _, k in cutoffs.values()), default=1)  # no cutoff: whole lists
+        self._measures = {metric: (name, METRICS[name](self, k)) for metric, (name, k) in cutoffs.items()}
 
-    def __call__(self, scores: ArrayLike) -> dict[str, Floats]:
+    def __call__(self, scores: ArrayLike, is_listed: NDArray[np.bool_] | None = None) -> dict[str, Floats]:
         """The value of each metric for each query; NaN where the rule leaves a query out.
 
         Parameters
         ----------
         scores : array
             One score per document, **in the order of the data set**; ``evaluate`` takes them in the caller's order.
+        is_listed : array of bool, optional
+            Which documents the ranked lists contain; default all. The others count only for what could have been
+            found: the ideal list, and the number of relevant documents.
 
         Returns
         -------
@@ -120,18 +216,21 @@ class Judge:
             One value per query for each metric.
         """
         values = as_scores(scores, self.data.n_documents)
+        if is_listed is not None:
+            values = np.where(is_listed, values, -np.inf)
         if np.isnan(values.min()):  # the lowest of numbers with a NaN is NaN
             row = self.data.source_rows[np.isnan(values).argmax()]
-            raise DataError(f"scores: expected a number for every row, got NaN in row {row}")
-        own = {name: self._fill(name, self._each_query(metric, values)) for name, metric in self._own.items()}
+            raise DataError(argument="scores", expected="a number for every row", got=f"NaN in row {row}")
+        found = {name: self._fill(name, self._each_query(metric, values)) for name, metric in self._functions.items()}
         if self.rule.ties == "document id":
             with np.errstate(over="ignore"):
                 values = values.astype(np.float32).astype(np.float64)
         ties = self.rule.ties == "average"
-        lists = Lists(self, rank(self._arrange(values), self.offsets, self._depth, keep_ties=ties, n_jobs=self.n_jobs))
-        found = {metric: self._fill(name, measure(lists)) for metric, (name, measure) in self._measures.items()}
-        found |= {} if self._whole is None else self._whole(scores)
-        return {metric: own[metric] if metric in own else found[metric] for metric in self.metrics}
+        ranking = rank(self._arrange(values), self.offsets, self._depth, keep_ties=ties, n_jobs=self.n_jobs)
+        lists = RankedLists(self, ranking, is_listed=None if is_listed is None else self._arrange(is_listed))
+        found |= {metric: self._fill(name, measure(lists)) for metric, (name, measure) in self._measures.items()}
+        found |= {} if self._whole is None else self._whole(scores, is_listed)
+        return {metric: found[metric] for metric in self.metrics}
 
     def _each_query(self, metric: Callable[[Floats, Floats], float], scores: Floats) -> Floats:
         """The values of a caller's metric; NaN where it returns NaN."""
@@ -164,13 +263,23 @@ class Judge:
     @cached_property
     def err_tops(self) -> Floats:
         """The top rating of ERR, for each query."""
-        return np.broadcast_to(self._err_tops(), len(self.lengths)).astype(np.float64)
+        of, top = self.rule.err_max, float(self.ratings.max(initial=0.0))
+        if of is None:
+            known = ", ".join(sorted(name for name, rule in RULES.items() if rule.err_max is not None))
+            raise ParameterError(argument="rule", expected=f"one with ERR: {known}", got=repr(self.rule.name))
+        if of == "query":
+            return highest(self.ratings, self.offsets)
+        if isinstance(of, (int, float)) and top > of:
+            fix = "take another rule, or this one with another err_max: dataclasses.replace(rule, err_max=...)"
+            expected = f"ratings up to {of} for err by rule {self.rule.name!r}"
+            raise DataError(argument="data", expected=expected, got=f"{top:g}", fix=fix)
+        return np.full(len(self.lengths), top if of == "data" else of, np.float64)
 
     @cached_property
-    def ideal(self) -> Lists:
+    def ideal(self) -> RankedLists:
         """The documents of each query by gain, highest first."""
         ranking = rank(self.levels, self.offsets, self._depth, keep_ties=False, n_jobs=self.n_jobs)
-        return Lists(self, ranking, ranking.scores)
+        return RankedLists(self, ranking, ranking.scores)
 
     def relevance(self, ratings: Floats) -> Floats:
         """1 for each rating that makes a document relevant, 0 for the others."""
@@ -194,9 +303,9 @@ class Judge:
             return -float(np.expm1(-np.log(2.0) * top)), np.exp2(self.tops - top)
         return float(top > 0), np.where(self.tops > 0, self.tops, 1.0) / (top or 1.0)
 
-    def count(self, marks: Floats) -> NDArray[np.int64]:
+    def count(self, marks: NDArray[Any]) -> NDArray[np.int64]:
         """Number of documents of each query that are marked with 1."""
-        return np.diff(np.concatenate([[0.0], marks.cumsum()])[self.offsets]).astype(np.int64)
+        return np.diff(np.concatenate([[0], marks.cumsum()])[self.offsets]).astype(np.int64)
 
     @cached_property
     def discounts(self) -> Floats:
@@ -213,28 +322,7 @@ class Judge:
         """1 for every rank."""
         return np.ones(self.longest)
 
-    def _err_tops(self) -> float | Floats:
-        """The top rating of ERR, for all queries or for each."""
-        of, top = self.rule.err_max, float(self.ratings.max(initial=0.0))
-        if of is None:
-            known = ", ".join(sorted(name for name, rule in RULES.items() if rule.err_max is not None))
-            raise ParameterError(f"rule {self.rule.name!r} has no ERR; these have: {known}")
-        if of == "query":
-            return highest(self.ratings, self.offsets)
-        if of == "data":
-            return top
-        if top > float(of):
-            raise DataError(
-                f"err: rule {self.rule.name!r} expects ratings up to {of}, got {top:g};"
-                " take another rule, or this one with another err_max: dataclasses.replace(rule, err_max=...)"
-            )
-        return float(of)
-
-    def _parse(self, metric: str) -> tuple[str, int | None]:
-        name, k = parse_metric(metric)
-        return name, None if name == "map" and self.rule.ap_depth == "list" else k
-
-    def _arrange(self, values: Floats) -> Floats:
+    def _arrange(self, values: NDArray[Any]) -> NDArray[Any]:
         return values if self._order is None else np.take(values, self._order)
 
     def _fill(self, name: str, values: Floats) -> Floats:
@@ -254,12 +342,8 @@ def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.i
     ids = data.document_ids
     if ids is None:
         return np.lexsort((-np.arange(data.n_documents), data.query_of_row))
-    return np.concatenate(
-        [
-            sorted(range(start, end), key=ids.__getitem__, reverse=True)
-            for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True)
-        ]
-    ).astype(np.int64)
+    by_query = (sorted(range(*span), key=ids.__getitem__, reverse=True) for span in pairwise(data.offsets.tolist()))
+    return np.concatenate(list(by_query)).astype(np.int64)
 
 
 def _as_value(value: object, metric: Metric) -> float:
@@ -269,11 +353,8 @@ def _as_value(value: object, metric: Metric) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.inf
     if math.isinf(number):
-        raise ParameterError(
-            argument="metrics",
-            expected=f"{metric_name(metric)}(ratings, scores) to return one number for a query, NaN if it has none",
-            got=repr(value),
-        )
+        expected = f"{metric_name(metric)}(ratings, scores) to return one number for a query, NaN if it has none"
+        raise ParameterError(argument="metrics", expected=expected, got=repr(value))
     return number
 
 

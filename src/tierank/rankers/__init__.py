@@ -1,87 +1,42 @@
-"""RANKERS: the rankers by their names on the command line."""
+"""RANKERS: the rankers by their names on the command line, and ``load``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import EntryPoints, entry_points
+from typing import TYPE_CHECKING, Any
 
 from tierank.errors import ParameterError
-from tierank.models import Known, class_name
-from tierank.rankers.base import FITTED, Ranker, check_ranker
-from tierank.rankers.blend import Blend
-from tierank.rankers.boosted import UBoost, UrBoost
-from tierank.rankers.distilling import distill
-from tierank.rankers.imported import LightGBMRanker, from_lightgbm
-from tierank.rankers.linear import LinearRanker
-from tierank.rankers.loading import read_ranker
-from tierank.rankers.networks import (
-    ApproxNDCG,
-    LambdaLoss,
-    ListMLE,
-    ListNet,
-    MDPRank,
-    NetworkRanker,
-    PListMLE,
-    RankNet,
-    URank,
+from tierank.extras import LoadedOnUse
+
+if TYPE_CHECKING:
+    from tierank.rankers.base import Ranker
+    from tierank.rankers.folder import Known
+
+_TREES, _NETWORKS = "tierank.rankers.trees", "tierank.rankers.neural"
+
+# Each module is loaded when one of its rankers is used.
+RANKERS: LoadedOnUse[type[Ranker]] = LoadedOnUse(
+    {
+        "urank": f"{_NETWORKS}:URank",
+        "uboost": f"{_NETWORKS}:UBoost",
+        "umart": f"{_TREES}:UMart",
+        "urboost": f"{_NETWORKS}:UrBoost",
+        "lambdamart": f"{_TREES}:LambdaMART",
+        "listnet": f"{_NETWORKS}:ListNet",
+        "listmle": f"{_NETWORKS}:ListMLE",
+        "plistmle": f"{_NETWORKS}:PListMLE",
+        "ranknet": f"{_NETWORKS}:RankNet",
+        "approxndcg": f"{_NETWORKS}:ApproxNDCG",
+        "lambdaloss": f"{_NETWORKS}:LambdaLoss",
+        "mdprank": f"{_NETWORKS}:MDPRank",
+        "linear": "tierank.rankers.linear:LinearRanker",
+        "blend": "tierank.rankers.blend:Blend",
+    }
 )
-from tierank.rankers.ranked import Ranked
-from tierank.rankers.trees import LambdaMART, TreeRanker, UMart
-from tierank.settings import DocumentedSettings
-
-__all__ = [
-    "FITTED",
-    "RANKERS",
-    "ApproxNDCG",
-    "Blend",
-    "LambdaLoss",
-    "LambdaMART",
-    "LightGBMRanker",
-    "LinearRanker",
-    "ListMLE",
-    "ListNet",
-    "MDPRank",
-    "NetworkRanker",
-    "PListMLE",
-    "RankNet",
-    "Ranked",
-    "Ranker",
-    "TreeRanker",
-    "UBoost",
-    "UMart",
-    "URank",
-    "UrBoost",
-    "check_ranker",
-    "distill",
-    "from_lightgbm",
-    "known_classes",
-    "load",
-]
-
-RANKERS: dict[str, type[Ranker]] = {
-    "urank": URank,
-    "uboost": UBoost,
-    "umart": UMart,
-    "urboost": UrBoost,
-    "lambdamart": LambdaMART,
-    "listnet": ListNet,
-    "listmle": ListMLE,
-    "plistmle": PListMLE,
-    "ranknet": RankNet,
-    "approxndcg": ApproxNDCG,
-    "lambdaloss": LambdaLoss,
-    "mdprank": MDPRank,
-    "linear": LinearRanker,
-    "blend": Blend,
-}
-
-
-# ``help(tierank.UMart)`` describes every setting, from its declaration.
-for _kind in (*RANKERS.values(), NetworkRanker, TreeRanker, LightGBMRanker):
-    if _kind.__doc__ is not None:  # python -OO has none
-        _kind.__doc__ = DocumentedSettings(_kind.__doc__)  # type: ignore[assignment]
+# Those that only Python and model files name.
+_OTHERS = (f"{_NETWORKS}:NetworkRanker", f"{_TREES}:TreeRanker", "tierank.rankers.imported:LightGBMRanker")
 
 
 def load(
@@ -126,45 +81,56 @@ def load(
     >>> bool((same.predict(data) == ranker.predict(data)).all())
     True
     """
+    from tierank.rankers.imported import read_ranker
+
     return read_ranker(path, known_classes(rankers, networks, transforms))
+
+
+def built_in() -> LoadedOnUse[type[Ranker]]:
+    """Tierank's rankers by the names of their classes."""
+    return LoadedOnUse({home.partition(":")[2]: home for home in (*RANKERS.homes.values(), *_OTHERS)})
 
 
 def known_classes(
     rankers: Iterable[type[Ranker]] = (), networks: Iterable[type] = (), transforms: Iterable[type] = ()
 ) -> Known:
     """The classes that a model file may name: tierank's, those of installed packages, and the given ones."""
-    built_in = {class_name(kind): kind for kind in (*RANKERS.values(), NetworkRanker, TreeRanker, LightGBMRanker)}
+    from tierank.rankers.folder import Known
+
     return Known(
-        rankers=_Installed("tierank.rankers", built_in | _by_name("rankers", rankers)),
-        networks=_Installed("tierank.networks", _by_name("networks", networks)),
-        transforms=_Installed("tierank.transforms", _by_name("transforms", transforms)),
+        rankers=_Classes("rankers", rankers, built_in()),
+        networks=_Classes("networks", networks),
+        transforms=_Classes("transforms", transforms),
     )
 
 
-def _by_name(argument: str, classes: Any) -> dict[str, type]:
-    """The classes by name. Raises ``ParameterError`` for anything but a list of classes, such as a class alone."""
-    if not isinstance(classes, Iterable):
-        fix = f"write {argument}=[{classes.__name__}]" if isinstance(classes, type) else None
-        raise ParameterError(argument=argument, expected="a list of classes", got=repr(classes), fix=fix)
-    listed = list(classes)
-    odd = next((one for one in listed if not isinstance(one, type)), None)
-    if odd is not None:
-        raise ParameterError(argument=argument, expected="a list of classes", got=f"one with {odd!r}")
-    return {class_name(kind): kind for kind in listed}
+class _Classes(Mapping[str, Any]):
+    """Classes by name: those given, tierank's, and those that installed packages register as entry points."""
 
+    def __init__(self, argument: str, given: Any, built_in: Mapping[str, Any] | None = None) -> None:
+        if not isinstance(given, Iterable):
+            fix = f"write {argument}=[{given.__name__}]" if isinstance(given, type) else None
+            raise ParameterError(argument=argument, expected="a list of classes", got=repr(given), fix=fix)
+        self.given, self.built_in, self.group = {}, built_in or {}, f"tierank.{argument}"
+        for kind in given:
+            if not isinstance(kind, type):
+                raise ParameterError(argument=argument, expected="a list of classes", got=f"one with {kind!r}")
+            self.given[kind.__qualname__] = kind
 
-class _Installed(dict[str, Any]):
-    """Classes by name. Those of installed packages are loaded through their entry points when a model needs them."""
+    def __getitem__(self, name: str) -> Any:
+        for known in (self.given, self.built_in):
+            if name in known:
+                return known[name]
+        return next(point for point in self._installed() if point.name == name).load()
 
-    def __init__(self, group: str, known: dict[str, Any]) -> None:
-        super().__init__(known)
-        self.group = group
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.given, **dict.fromkeys([*self.built_in, *(point.name for point in self._installed())])})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or any(point.name == name for point in entry_points(group=self.group))
+        return any(one == name for one in self)
 
-    def __missing__(self, name: str) -> Any:
-        for point in entry_points(group=self.group):
-            if point.name == name:
-                return point.load()
-        raise KeyError(name)
+    def _installed(self) -> EntryPoints:
+        return entry_points(group=self.group)

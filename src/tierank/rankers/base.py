@@ -1,4 +1,9 @@
-"""Ranker: the public contract. A ranker has settings and holds a fitted model, by scikit-learn's conventions."""
+"""The contract of rankers: settings and a fitted model, by scikit-learn's conventions.
+
+Ranker          the base class: fit, predict, rank, score, save, export
+JudgedRanker    the settings of rankers whose training is judged by metrics on validation data
+Ranked          ranked documents, the result of ``rank``
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,9 @@ import inspect
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,42 +21,114 @@ from sklearn.base import clone
 from sklearn.utils import Tags
 
 from tierank import __version__
-from tierank.columns import Plan
-from tierank.dataset import RankingDataset, check_dataset
+from tierank import display as notebook
+from tierank.arrays import Floats
+from tierank.data.checks import as_ratings
+from tierank.data.columns import Columns, sources_of
+from tierank.data.dataset import RankingDataset, check_dataset
+from tierank.data.encoder import ColumnEncoder
+from tierank.data.matching import (
+    HOW_TO_ROUTE,
+    BaseEstimator,
+    NotFitted,
+    as_dataset,
+    as_learned,
+    check_fitted,
+    keep_features,
+    match_features,
+)
+from tierank.data.tables import as_column, is_table, query_column
+from tierank.data.team import Team
 from tierank.errors import DataError, ParameterError
-from tierank.estimators import HOW_TO_ROUTE, as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
 from tierank.files import as_path
-from tierank.kinds import Columns
-from tierank.metrics import Judge, Rule
-from tierank.models import class_name, encode_settings, with_description, write_folder
-from tierank.rankers.configured import Configured
-from tierank.rankers.hints import refuse_unknown, why_no_attribute
-from tierank.rankers.importance import losses_of_shuffles
-from tierank.rankers.ranked import Ranked
-from tierank.rankers.showing import as_html
-from tierank.rankers.training_data import (
-    Given,
-    Lesson,
-    check_kinds,
-    of_validation,
-    settle_unjudged,
-    warn_of_columns,
-    warn_of_odd_queries,
-    with_propensities,
+from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
+from tierank.rankers.folder import class_name, encode_settings, with_description, write_folder
+from tierank.rankers.model import (
+    Callback,
+    Callbacks,
+    FitContext,
+    FittedModel,
+    Resources,
+    SavedModel,
+    Seen,
+    TrainingStopped,
+    check_callbacks,
 )
-from tierank.settings import MOST_REPEATS, as_limit, as_whole, check_type, declared
-from tierank.team import Team
-from tierank.training.agreement import agreement, check_contents, facts_of_call
-from tierank.training.callbacks import Callback, Callbacks, check_callbacks
-from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, TrainingStopped
+from tierank.rankers.settings import refuse_unknown, why_no_attribute, why_no_setting
+from tierank.settings import (
+    MOST_REPEATS,
+    Checked,
+    Choice,
+    DocumentedSettings,
+    Integer,
+    Number,
+    Optional,
+    Setting,
+    as_limit,
+    as_whole,
+    check_type,
+    declared,
+    plain_values,
+    setting,
+)
+
+if TYPE_CHECKING:
+    from tierank.rankers.training_data import ListTotals
+
+
+class Ranked(NamedTuple):
+    """Ranked documents, best first within each query."""
+
+    query: NDArray[Any]
+    rank: NDArray[np.int64]
+    row: NDArray[np.int64]
+    document: NDArray[np.object_] | None
+    score: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, data: RankingDataset, scores: Floats, k: int | None) -> Ranked:
+        """The documents of each query by score, at most k of them; equal scores keep the order of the rows."""
+        order = np.lexsort((-scores, data.query_of_row))
+        ranks = np.arange(data.n_documents) - np.repeat(data.offsets[:-1], data.lengths) + 1
+        kept = slice(None) if k is None else ranks <= k
+        rows = order[kept]
+        queries = np.repeat(data.query_ids, data.lengths)[kept]
+        texts = data.document_texts
+        documents = None if texts is None else np.array(list(texts[rows]), dtype=object)
+        return cls(queries, ranks[kept], data.source_rows[rows], documents, scores[rows])
+
+    def to_pandas(self) -> Any:
+        """A pandas table with a row per document; no column ``document`` if the data have no document ids."""
+        return notebook.as_pandas(self._columns())
+
+    def _repr_html_(self) -> str:
+        return notebook.sheet("Ranked", notebook.grid(*self._table()))
+
+    def __str__(self) -> str:
+        return "\n".join(notebook.lines(*self._table()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        shown = self._columns()
+        return list(shown), [[_cell(value) for value in row] for row in zip(*shown.values(), strict=True)]
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        return {name: values for name, values in self._asdict().items() if values is not None}
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, (float, np.floating)) else str(value)
+
 
 # What an argument has to be that is not trained again.
 FITTED = "a fitted ranker"
 
 
-class Ranker(Configured):
+class Ranker(BaseEstimator):
     """Base class of all rankers; subclass it to write your own.
 
     A subclass is a dataclass whose fields are its settings, and defines ``fit_model``, which returns a ``FittedModel``.
@@ -80,15 +158,22 @@ class Ranker(Configured):
     ... class ByColumn(tierank.Ranker):
     ...     column: int = setting(0, Integer(0), "the column to rank by")
     ...     def fit_model(self, train, valid, context):
-    ...         return ColumnModel(self.checked_settings()["column"])
+    ...         return ColumnModel(context.settings["column"])
     >>> data = tierank.RankingDataset([[0.5, 3.0], [1.5, 2.0]], [0, 1], qid=["a", "a"])
     >>> ByColumn(column=1).fit(data).rank(data).row.tolist()
     [0, 1]
     """
 
+    # Named settings, such as those of a paper.
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+
     model_: FittedModel
     settings_: dict[str, Any]
     seen_: Seen
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
+    # What distinguishes the lists of the training data; None without query ids, and after loading.
+    _lists: ListTotals | None = None
 
     # scikit-learn routes query ids to these methods without being asked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
@@ -96,18 +181,6 @@ class Ranker(Configured):
     __metadata_request__score: ClassVar[dict[str, bool]] = {"qid": True}
 
     # What a subclass defines
-
-    def takes_categories(self) -> bool:
-        """Whether ``fit_model`` learns from level numbers; otherwise each level becomes a 0/1 feature."""
-        return False
-
-    def takes_unjudged(self) -> bool:
-        """Whether ``fit_model`` leaves out documents whose rating is NaN; otherwise it is given no such documents."""
-        return False
-
-    def takes_parts(self) -> bool:
-        """Whether each process of a team may have only a part of the data; otherwise each needs all of it."""
-        return False
 
     @abstractmethod
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> FittedModel:
@@ -120,7 +193,7 @@ class Ranker(Configured):
         valid : RankingDataset or None
             Validation data, with the features of ``train``.
         context : FitContext
-            Checkpoint, progress, team, and facts about the training data.
+            The checked settings, checkpoint, progress, team, and facts about the training data.
 
         Returns
         -------
@@ -141,55 +214,194 @@ class Ranker(Configured):
         FittedModel
             The model, which predicts as it did when it was saved.
         """
-        raise DataError(f"{type(self).__name__} cannot be loaded: it does not define restore_model()")
-
-    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
-        """Raise ``ParameterError`` if training with these settings cannot continue from another model.
-
-        A ranker that can continue overrides this; its ``fit_model`` finds the model in ``context.start``.
-
-        Parameters
-        ----------
-        start : Ranker
-            A fitted ranker, with the number of features of the training data.
-        settings : mapping of str to object
-            The settings of this ranker in their plain form.
-        """
-        raise ParameterError(
-            argument="start", expected=f"None, as {type(self).__name__} cannot continue from a model", got="a ranker"
+        raise DataError(
+            f"{type(self).__name__} cannot be loaded: it does not define restore_model()", fix="define restore_model"
         )
 
-    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
-        """Raise ``ParameterError`` if the ranker cannot learn from the positions or propensities of these data.
+    def capabilities(self) -> frozenset[str]:
+        """What this ranker can do beyond learning from judged numbers in one process.
 
-        A ranker that can learn from them overrides this; its ``fit_model`` finds them in ``train.position`` and
-        ``train.propensity``.
+        ``categories``: learn from level numbers; otherwise each level becomes a 0/1 feature. ``unjudged``: leave out
+        documents whose rating is NaN; otherwise it is given no such documents. ``parts``: learn in a team whose
+        processes have only a part of the data each. ``positions``: learn from clicks with positions or propensities.
+        ``start``: continue from a fitted model. A ranker with a ``base`` can do what both can: ``with_base``.
+        """
+        return frozenset()
+
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Raise ``ParameterError`` if settings that are valid on their own cannot be used together."""
+
+    def check_inputs(
+        self, settings: Mapping[str, Any], train: RankingDataset | None = None, start: Ranker | None = None
+    ) -> None:
+        """Raise ``ParameterError`` if a model to continue from, or positions, cannot be used with these settings.
 
         Parameters
         ----------
-        train : RankingDataset
-            The training data.
         settings : mapping of str to object
-            The settings of this ranker in their plain form.
+            The checked settings of this ranker.
+        train : RankingDataset, optional
+            The training data, whose ``position`` and ``propensity`` are what matters.
+        start : Ranker, optional
+            A fitted ranker to continue from, with the number of features of the training data.
         """
-        for name in ("propensity", "position"):
-            if getattr(train, name) is not None:
+        name = type(self).__name__
+        if start is not None and "start" not in self.capabilities():
+            raise ParameterError(f"{name} cannot continue from a model", argument="start", fix="leave it out")
+        for given in ("propensity", "position"):
+            if train is not None and getattr(train, given) is not None and "positions" not in self.capabilities():
                 raise ParameterError(
-                    argument=name,
-                    expected=f"None, as {type(self).__name__} cannot correct for positions",
+                    argument=given,
+                    expected=f"None, as {name} cannot correct for positions",
                     got="some",
                     fix="train UMart, LambdaMART or URank, or learn from tierank.clicks.judgements",
                 )
 
-    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
+    def export_skeleton(self, train: RankingDataset, seen: Seen, settings: Mapping[str, Any]) -> Scorer:
         """The neutral form of the model after training, with placeholder numbers: ``for_target`` is checked by it."""
-        raise ParameterError(
-            argument="for_target", expected=f"None, as {type(self).__name__} has no export", got="a target"
-        )
+        raise ParameterError(f"{type(self).__name__} has no export", argument="for_target", fix="leave it out")
 
     def resources(self) -> Resources:
         """The threads and the device that the settings allow."""
-        return Resources(getattr(self, "n_jobs", None), getattr(self, "device", "cpu"))
+        own = vars(self)
+        return Resources(own.get("n_jobs"), own.get("device", "cpu"))
+
+    # Settings
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Let ``help`` describe every setting, from its declaration."""
+        super().__init_subclass__(**more)
+        if cls.__doc__ is not None:  # python -OO has none
+            cls.__doc__ = DocumentedSettings(cls.__doc__)  # type: ignore[assignment]
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Check the names, so that a misspelt setting gets an error that names the right one."""
+        if values:
+            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            n_positional = len([one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD])
+            if len(values) > n_positional and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+                name = next((one.name for one in parameters if one.kind is one.KEYWORD_ONLY), "name")
+                raise ParameterError(
+                    where=cls.__name__,
+                    expected=f"settings by name, such as {name}=...",
+                    got=f"{values[n_positional]!r} without a name",
+                )
+        cls._check_names(settings)
+        instance: Self = super().__new__(cls)
+        return instance
+
+    @classmethod
+    def _check_names(cls, names: Iterable[str]) -> None:
+        """Raise ``ParameterError`` if the ranker does not have a setting of this name."""
+        parameters = inspect.signature(cls.__init__).parameters
+        for name in names:
+            if name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+                continue
+            if name in inspect.signature(cls.fit).parameters:
+                raise ParameterError("is an argument of fit", argument=name, fix=f"give it there: fit(..., {name}=...)")
+            raise cls._unknown_setting(name, [one for one in parameters if one != "self"])
+
+    @classmethod
+    def _unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
+        """The error for a setting that the ranker does not have."""
+        from tierank.rankers import built_in
+
+        if name == "preset" and cls.PRESETS:
+            return ParameterError(
+                "is not a setting", argument=name, fix=f"make the ranker by {cls.__name__}.from_preset(...)"
+            )
+        owners = [kind.__name__ for kind in built_in().values() if name in declared(kind)]
+        hint = None if owners else why_no_setting(cls.__name__, name, known)
+        if hint is not None:
+            return hint
+        ours = [one for one, declaration in declared(cls).items() if not declaration.group]
+        return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None, owners)
+
+    @classmethod
+    def from_preset(cls, name: str, **settings: Any) -> Self:
+        """A ranker with the settings of a preset.
+
+        Parameters
+        ----------
+        name : str
+            A key of ``PRESETS``.
+        **settings
+            Settings that replace those of the preset.
+
+        Examples
+        --------
+        >>> import tierank
+        >>> tierank.UMart.from_preset("paper-ohsumed", n_trees=50).n_leaves
+        31
+        """
+        if not isinstance(name, str) or name not in cls.PRESETS:
+            raise ParameterError.unknown(f"preset of {cls.__name__}", name, cls.PRESETS)
+        return cls(**{**cls.PRESETS[name], **settings})
+
+    @classmethod
+    def declared_settings(cls) -> dict[str, Setting]:
+        """The settings with their defaults, bounds, help and search spaces, by name."""
+        return declared(cls)
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings, for the next ``fit``; a fitted model keeps its own.
+
+        Parameters
+        ----------
+        **settings
+            Settings by name. ``base__n_trees`` is the setting ``n_trees`` of the ranker in the setting ``base``.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            If there is no setting of this name.
+        """
+        self._check_names(name.partition("__")[0] for name in settings)
+        for name in settings:
+            outer, _, inner = name.partition("__")
+            value = settings.get(outer, getattr(self, outer, None))
+            if inner and not hasattr(value, "set_params"):
+                raise ParameterError(argument=outer, expected=f"a ranker, to set its {inner}", got=repr(value))
+        super().set_params(**settings)
+        return self
+
+    def _plain_settings(self) -> dict[str, Any]:
+        """All settings in their plain form, each checked separately; rankers among them are copied."""
+        settings: dict[str, Any] = self.get_params(deep=False)
+        lost = [name for name in declared(self) if name not in settings]
+        if lost:
+            raise ParameterError(
+                where=f"{type(self).__name__}.__init__",
+                expected="all settings as arguments",
+                got=f"none for {lost[0]}{f' and {len(lost) - 1} others' if len(lost) > 1 else ''}",
+                fix="make the class a dataclass, and declare new settings as fields in place of an __init__",
+            )
+        settings |= plain_values(self, settings)
+        for name, value in settings.items():
+            if isinstance(value, Ranker):
+                settings[name] = type(value)(**value._plain_settings())
+        return settings
+
+    def checked_settings(self) -> dict[str, Any]:
+        """All settings in their plain form; raises ``ParameterError`` if they cannot be used, whatever the data."""
+        with needing(type(self).__name__):
+            settings, known = self._plain_settings(), declared(self)
+            for name, one in known.items():
+                if not one.needs or settings[name] == one.default:
+                    continue
+                if all(settings[other] == known[other].default for other in one.needs):
+                    needed = " or ".join(f"`{other}`" for other in one.needs)
+                    got = ", ".join(f"{other}={settings[other]!r}" for other in one.needs)
+                    raise ParameterError(argument=name, expected=f"{needed} to be set too", got=got)
+            self.check_together(settings)
+        for value in settings.values():
+            if isinstance(value, Ranker):
+                value.checked_settings()
+        return settings
 
     # Learning
 
@@ -197,9 +409,10 @@ class Ranker(Configured):
         self,
         X: Any,
         y: ArrayLike | None = None,
-        qid: ArrayLike | None = None,
+        qid: ArrayLike | str | None = None,
         *,
-        valid: RankingDataset | Sequence[Any] | None = None,
+        target: str | None = None,
+        valid: Any = None,
         row_weight: ArrayLike | None = None,
         query_weight: ArrayLike | Mapping[Hashable, float] | None = None,
         position: ArrayLike | None = None,
@@ -215,7 +428,8 @@ class Ranker(Configured):
     ) -> Self:
         """Learn to rank.
 
-        Warns (``ColumnWarning``) if named columns look like ids, are constant, or leak the ratings.
+        Warns (``ColumnWarning``) if named columns look like ids or outcomes, are constant, or leak the ratings. Warns
+        too if training queries are among the validation data, with the same features and ratings.
 
         Parameters
         ----------
@@ -225,10 +439,13 @@ class Ranker(Configured):
             One rating per row, any finite number >= 0; NaN or None for an unjudged document. Not needed with a
             ``RankingDataset``.
         qid : array, optional
-            One query id per row, in any order. Without it all rows are one query.
-        valid : RankingDataset or (X, y, qid), optional
-            Validation data. Training keeps the round that is best on them by ``select_by``, and stops after
-            ``patience`` rounds without improvement.
+            One query id per row, in any order, or the name of a column of the table. Default: the column ``qid``,
+            ``query_id`` or ``group_id`` of a table; without one, all rows are one query.
+        target : str, optional
+            The name of the column of ratings of a table, in place of ``y``.
+        valid : RankingDataset, (X, y, qid) or table, optional
+            Validation data; a table if ``target`` is given. Training keeps the round that is best on them by
+            ``select_by``, and stops after ``patience`` rounds without improvement.
         row_weight : array, optional
             One weight per row: how much a document counts. See the page on weights for what that means in each ranker.
         query_weight : array or mapping, optional
@@ -262,115 +479,103 @@ class Ranker(Configured):
             Columns of a table, or named features of a ``RankingDataset``, to leave out. Ignored columns of a table may
             hold anything.
         **unknown
-            Arguments of other libraries are refused with a message that says what to use instead.
+            ``group``, ``eval_set``, ``eval_group`` and ``eval_qid`` mean what they mean in LightGBM and XGBoost: group
+            sizes, and one validation set in place of ``valid``. Other arguments of these libraries are refused with a
+            message that says what to use instead.
 
         Returns
         -------
         self
         """
-        team = Team() if team is None else team
+        # Imported here, as scoring does not need it.
+        from tierank.data.leaks import find_doubts, warn_of_columns
+        from tierank.data.relevance import warn_of_counts
+        from tierank.rankers import training_data as given
+        from tierank.rankers.team_checks import agreement, check_contents, facts_of_call
+
+        team, name = Team() if team is None else team, type(self).__name__
         check_type("team", team, Team, "tierank.distributed.join returns one")
-        weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
-        given = Given(X, y, qid, valid, weights, propensity, columns, ignore)
-        with agreement(team) as facts, needing(type(self).__name__):
-            self._refuse_unknown("fit", unknown)
-            self._check_parts(team)
-            functions = check_callbacks(callbacks)
-            lesson = self._prepare(given, start, team)
-            named = {"qid": given.has_queries, "checkpoint": checkpoint is not None}
-            facts |= facts_of_call(type(self).__name__, lesson.settings, named, lesson.train, lesson.valid, team)
+        with agreement(team) as facts:
+            qid, valid = given.translate(X, qid, valid, unknown)
+            if unknown:
+                refuse_unknown(type(self), "fit", unknown)
+            functions, settings, can = check_callbacks(callbacks), self.checked_settings(), self.capabilities()
+            if team.size > 1 and team.holds_parts and "parts" not in can:
+                got = f"a part in each (holds_parts), and these settings of {name} need all data in every process"
+                raise ParameterError(argument="team", got=got)
+
+            # The data: with the features of ``start``, in the form that ``unjudged`` asks for, encoded as numbers.
+            weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
+            train = given.training_rows(name, X, y, qid, target, columns, ignore, weights)
+            has_queries = qid is not None or isinstance(X, RankingDataset) or "query" in train.roles
+            held_out = None
+            if valid is not None:
+                held_out = given.validation_rows(valid, train, has_queries, target, columns, ignore)
             if start is not None:
-                self.check_start(start, lesson.settings)
-                if team.size > 1:
-                    facts["arguments of fit"]["start"] = {"content": start.model_.digest()}
-        if team.is_first:
-            warn_of_odd_queries(lesson.train, lesson.valid, has_queries=given.has_queries)
+                check_ranker("start", start, FITTED)
+                train = start.match_features(train)
+            lists = given.ListTotals.of(train) if has_queries else None
+            raw, held_out = given.settle_unjudged(train, held_out, settings, can, propensity is not None, team)
+            if raw.kinds and team.holds_parts:
+                raise DataError(
+                    argument="X",
+                    expected="columns of numbers if each process has a part of the data",
+                    got=f"other columns: {', '.join(map(repr, list(raw.kinds)[:8]))}",
+                    fix="encode them as numbers first, or give all data to every process",
+                )
             if start is None:
-                warn_of_columns(lesson.raw)
-        check_contents(team, lesson.train, lesson.valid, self.resources().n_jobs)
-        seen = Seen.of(lesson.train, lesson.plan, given.has_queries, team)
-        seen = seen if start is None else seen.after(start.seen_)
-        folder = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder")
-        before = None if start is None else start.model_
-        shown = progress and team.is_first
-        called = Callbacks(functions, team)
-        self._learn(lesson, FitContext(seen, folder, shown, team, called, before, ranker=type(self)))
-        return self
+                plan, train = ColumnEncoder.learn(raw, by_levels="categories" in can)
+            else:
+                plan, train = start._plan, raw
+            if held_out is not None:
+                with given.of_validation():
+                    held_out = as_learned(self, held_out, train.n_features, train.feature_names, plan)
+            train, held_out = given.with_propensities(train, held_out, propensity, settings.get("clip"))
+            self.check_inputs(settings, train, start)
+            before = None if start is None else start.model_
+            if team.size > 1:
+                others = {"qid": has_queries, "checkpoint": checkpoint is not None}
+                facts |= facts_of_call(name, settings, others, train, held_out, team, before)
 
-    def _check_parts(self, team: Team) -> None:
-        if team.size > 1 and team.holds_parts and not self.takes_parts():
-            raise ParameterError(
-                argument="team",
-                expected=f"all data in every process, which these settings of {type(self).__name__} need",
-                got="a part in each (holds_parts)",
-            )
+        if team.is_first:
+            given.warn_of_odd_queries(train, held_out, has_queries=has_queries, n_jobs=self.resources().n_jobs)
+            warn_of_counts(train.ratings, settings.get("gain", "linear"))
+            if start is None and raw.feature_names:
+                warn_of_columns(find_doubts(raw), raw, stacklevel=3)
+        if team.size > 1:
+            check_contents(team, train, held_out, self.resources().n_jobs)
 
-    def _prepare(self, given: Given, start: Ranker | None, team: Team) -> Lesson:
-        """Check data and settings, and convert them to what ``fit_model`` expects."""
-        train = given.training_rows(type(self).__name__)
-        train = train if start is None else _with_features_of_start(train, start)
-        raw, valid = settle_unjudged(
-            train,
-            given.validation_rows(),
-            getattr(self, "unjudged", "skip"),
-            is_taken=self.takes_unjudged(),
-            are_clicks=given.propensity is not None,
-            is_part=team.size > 1 and team.holds_parts,
+        seen = Seen.of(train, plan, has_queries, team)
+        context = FitContext(
+            seen=seen if start is None else seen.after(start.seen_),
+            settings=settings,
+            checkpoint=None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder"),
+            progress=progress and team.is_first,
+            team=team,
+            callbacks=Callbacks(functions, team),
+            start=before,
+            ranker=type(self),
         )
-        check_kinds(raw, team)
-        if start is None:
-            plan, train = Plan.learn(raw, by_levels=self.takes_categories())
-        else:
-            plan, train = start.seen_.columns, raw
-        if valid is not None:
-            with of_validation():
-                valid = plan.apply(self._with_features_of(plan.expand(valid), train.n_features, train.feature_names))
-        settings = self.checked_settings()
-        train, valid = with_propensities(train, valid, given.propensity, settings.get("clip"))
-        self.check_shown(train, settings)
-        return Lesson(raw, train, valid, plan, settings)
-
-    def _learn(self, lesson: Lesson, context: FitContext) -> None:
-        """Train, and hold the model. If ``for_target`` cannot represent it, refuse it, before training if possible."""
-        name = lesson.settings.get("for_target")
-        target = None if name is None else as_target(name)
-        if target is not None:  # before training and again after it, as training decides on the final form of the model
-            _check_outline(self, target, lesson.train, context.seen)
+        # What ``for_target`` cannot represent is refused before training, and after it, when the final form is known.
+        engine = None if settings.get("for_target") is None else as_target(settings["for_target"])
+        if engine is not None:
+            skeleton = self.export_skeleton(train, context.seen, settings)
+            engine.check(Model(skeleton, train.n_features, train.feature_names, context.seen.has_missing, train.kinds))
         try:
-            model = self.fit_model(lesson.train, lesson.valid, context)
+            self._hold(self.fit_model(train, held_out, context), context.seen, settings)
         except TrainingStopped as stop:
             if stop.model is not None:
-                self._keep(stop.model, context.seen, lesson.settings)
+                self._hold(stop.model, context.seen, settings)
             raise
-        self._keep(model, context.seen, lesson.settings)
-        if target is not None:
-            target.check(self.portable())
+        self._lists = lists
+        if engine is not None:
+            engine.check(self.portable())
+        return self
 
-    def _refuse_unknown(self, method: str, unknown: Mapping[str, Any]) -> None:
-        if unknown:
-            refuse_unknown(type(self).__name__, method, unknown, _arguments(type(self), method), declared(self))
-
-    @classmethod
-    def arguments_of_fit(cls) -> list[str]:
-        """The arguments of ``fit``, which are not settings."""
-        return _arguments(cls, "fit")
-
-    def hold(self, model: FittedModel, seen: Seen) -> None:
-        """Make this a fitted ranker, with a model that was trained elsewhere and the current settings.
-
-        Parameters
-        ----------
-        model : FittedModel
-            The model to hold.
-        seen : Seen
-            Facts about the data that it was trained on.
-        """
-        self._keep(model, seen, self.plain_settings())
-
-    def _keep(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
+    def _hold(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
         """Make this a fitted ranker."""
-        self.model_, self.seen_, self.settings_ = model, seen, dict(settings)
-        self._set_features(seen.n_features, seen.feature_names)
+        self.model_, self.seen_, self.settings_, self._lists = model, seen, dict(settings), None
+        keep_features(self, seen.n_features, seen.feature_names)
 
     # Fitted
 
@@ -378,25 +583,20 @@ class Ranker(Configured):
 
         def __getattr__(self, name: str) -> Any:
             """Say that a ranker is not fitted, or what the attribute of another library is called here."""
-            if name in Ranker.__annotations__:
-                self._refuse_unfitted()
+            if name in ("model_", "seen_", "settings_"):
+                raise NotFitted.of(self)
             if hasattr(type(self), name):  # a property that raised an AttributeError: raise it again
                 return object.__getattribute__(self, name)
             raise why_no_attribute(self, name)
 
     @property
-    def _plan(self) -> Plan:
+    def _plan(self) -> ColumnEncoder:
         return self.seen_.columns
 
     @property
     def columns_(self) -> Columns:
         """The columns that the model expects not to be plain numbers; pass it to ``read`` as ``columns=``."""
-        self._check_fitted()
         return self.seen_.columns.columns()
-
-    def check_fitted(self) -> None:
-        """Raise ``NotFittedError`` if the ranker was not fitted."""
-        self._check_fitted()
 
     @property
     def history_(self) -> list[dict[str, Any]]:
@@ -408,19 +608,18 @@ class Ranker(Configured):
         """The validation metrics of the model that was kept; empty without validation data."""
         return self.model_.best
 
+    def needs_list(self) -> bool:
+        """Whether the score of a document depends on the other documents of its query: predict needs the whole list."""
+        return self.model_.needs_list
+
     def _repr_html_(self) -> str:
         """Settings, history and importances for notebooks."""
+        from tierank.rankers.importance import as_html
+
         return as_html(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
-
-    def named_importances(self) -> tuple[list[str], NDArray[np.float64]]:
-        """The names of the features and their importance by the model itself; both empty if it has no such measure.
-
-        Trees have the gain of their splits. For other rankers, use ``permutation_importance``.
-        """
-        return [], np.empty(0)
 
     def match_features(self, X: Any, qid: ArrayLike | None = None) -> RankingDataset:
         """The data with the features that the ranker was fitted on, in that order.
@@ -436,8 +635,8 @@ class Ranker(Configured):
         -------
         RankingDataset
         """
-        self._check_fitted()
-        return self._as_own_features(X, qid)
+        check_fitted(self)
+        return match_features(self, X, self._query_ids_of(X, qid), self._plan)
 
     def predict(self, X: Any, qid: ArrayLike | None = None, **unknown: Any) -> NDArray[np.float64]:
         """Score documents.
@@ -447,7 +646,9 @@ class Ranker(Configured):
         X : RankingDataset, array, sparse matrix or table
             The documents.
         qid : array, optional
-            One query id per row. Rankers that score whole lists need it: see ``needs_list``.
+            One query id per row. Rankers that score whole lists need it: see ``needs_list``. Default: the column of a
+            table that has the name of the column of query ids in training, or is called ``qid``, ``query_id`` or
+            ``group_id``, if there is one.
         **unknown
             Arguments of other libraries are refused with a message that says what to use instead.
 
@@ -456,7 +657,8 @@ class Ranker(Configured):
         array
             One score per row, in the order of the rows; higher is better.
         """
-        self._refuse_unknown("predict", unknown)
+        if unknown:
+            refuse_unknown(type(self), "predict", unknown)
         data = self._as_candidates(X, qid)
         return data.restore(self.model_.predict(data, self.resources()))
 
@@ -468,7 +670,8 @@ class Ranker(Configured):
         X : RankingDataset, array, sparse matrix or table
             The documents.
         qid : array, optional
-            One query id per row.
+            One query id per row. Default: the column of a table, as in ``predict``; without one, all rows are one
+            list.
         k : int, optional
             At most this many documents per query.
         **unknown
@@ -480,22 +683,14 @@ class Ranker(Configured):
             Arrays ``query``, ``rank``, ``row`` (the row in ``X``), ``document`` (its id; None if the data have no
             document ids) and ``score``. Equal scores keep the order of the rows.
         """
-        self._refuse_unknown("rank", unknown)
-        self._check_fitted()
+        if unknown:
+            refuse_unknown(type(self), "rank", unknown)
+        check_fitted(self)
         k = as_limit("k", k)
-        data = self._as_candidates(X, qid)
+        data = self._as_candidates(X, qid, is_ranked=True)
         if type(self).predict is not Ranker.predict:  # a subclass with its own scores
-            return Ranked.of(data, data.arrange(self.predict(X, qid)), k)
+            return Ranked.of(data, data.arrange(self.predict(X, self._query_ids_of(X, qid))), k)
         return Ranked.of(data, self.model_.predict(data, self.resources()), k)
-
-    def check_predicts_as_its_model(self, what: str) -> None:
-        """Raise ``ParameterError`` if a subclass computes its scores in ``predict``, which ``what`` cannot see."""
-        self._check_fitted()
-        if type(self).predict is not Ranker.predict:
-            raise ParameterError(
-                f"{type(self).__name__} defines predict, and {what} takes the scores of its model_",
-                fix="define predict in a subclass of FittedModel, and return that from fit_model",
-            )
 
     def score(
         self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
@@ -511,7 +706,7 @@ class Ranker(Configured):
         y : array, optional
             One rating per row. Not needed with a ``RankingDataset``.
         qid : array, optional
-            One query id per row; needed if ``fit`` had query ids.
+            One query id per row; needed if ``fit`` had query ids, unless a table has them, as in ``predict``.
         sample_weight : None, optional
             Refused: a metric weighs queries, not rows.
 
@@ -520,16 +715,22 @@ class Ranker(Configured):
         float
         """
         if sample_weight is not None:
-            raise ParameterError("sample_weight is not supported: a metric weighs queries, not rows")
-        self._check_fitted()
-        if self.seen_.has_queries and qid is None and not isinstance(X, RankingDataset):
-            raise DataError(
-                argument="qid",
-                expected="one query id per row, as in fit",
-                got="none",
-                fix=HOW_TO_ROUTE,
+            raise ParameterError(
+                argument="sample_weight", expected="None, as a metric weighs queries, not rows", got="some"
             )
-        data = as_dataset(X, y, qid)
+        check_fitted(self)
+        qid = self._query_ids_of(X, qid)
+        has_queries = qid is not None or isinstance(X, RankingDataset)
+        if self.seen_.has_queries and not has_queries:
+            raise DataError(argument="qid", expected="one query id per row, as in fit", got="none", fix=HOW_TO_ROUTE)
+        if is_table(X) and not isinstance(X, RankingDataset) and y is not None:  # other columns may hold anything
+            data = match_features(self, X, qid, self._plan)
+            data = data.replace(ratings=data.arrange(as_ratings(y, data.n_documents, may_be_unjudged=True)))
+        else:
+            data = as_dataset(X, y, qid)
+        from tierank.rankers.training_data import warn_of_odd_lists
+
+        warn_of_odd_lists(self._lists, data, has_queries=has_queries)
         values = Judge(data, "ndcg@10")(data.arrange(self.predict(data)))["ndcg@10"]
         return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
 
@@ -542,15 +743,16 @@ class Ranker(Configured):
         n_repeats: int = 5,
         seed: int = 0,
     ) -> NDArray[np.float64]:
-        """How much the mean of a metric drops if a feature is shuffled among all documents.
+        """How much the mean of a metric drops if a feature of the data is shuffled among all documents.
 
+        What the model computes from a feature, such as 0/1 features of levels or matches of texts, is computed again.
         Takes one prediction for each used feature and repeat. For small data several shuffled copies are predicted
         together; for large data there is one copy at a time.
 
         Parameters
         ----------
         data : RankingDataset
-            Data with ratings.
+            Data with ratings; its features may be in another order than those of the model, and more.
         metric : str, default "ndcg@10"
             The metric.
         rule : str or Rule, default "tierank"
@@ -563,30 +765,31 @@ class Ranker(Configured):
         Returns
         -------
         array
-            The drops, features x repeats.
+            The drops: a row for each feature of ``data``, in its order, and a column for each repeat. Features that
+            the model does not use have 0.
         """
-        self.check_predicts_as_its_model("permutation_importance")
+        from tierank.rankers.importance import losses_of_shuffles
+
+        check_scored_by_model(self, "permutation_importance")
         check_dataset("data", data)
         as_whole("n_repeats", n_repeats, most=MOST_REPEATS)
         as_whole("seed", seed, 0)
-        data, resources = self._as_own_features(data, None), self.resources()
-        return losses_of_shuffles(
-            data,
-            lambda scored: self.model_.predict(scored, resources),
-            Judge(data, metric, rule),
-            self.model_.used_features(data.n_features),
-            n_repeats,
-            seed,
-        )
+        # The features that the scores depend on, directly or through what the model computes of them.
+        own, resources = match_features(self, data, None, self._plan), self.resources()
+        used = self.model_.used_features(own.n_features)
+        if own.feature_names is not None and data.feature_names is not None:  # otherwise matched by position
+            names = [name for name, is_used in zip(own.feature_names, used, strict=True) if is_used]
+            computed = [name for name in names if name not in data.feature_names]
+            used = np.isin(data.feature_names, [*names, *sources_of(computed, own.kinds)])
 
-    def needs_list(self) -> bool:
-        """Whether the score of a document depends on the other documents of its query: predict needs the whole list."""
-        self._check_fitted()
-        return self.model_.needs_list
+        def predict(shuffled: RankingDataset) -> Floats:
+            return self.model_.predict(match_features(self, shuffled, None, self._plan), resources)
+
+        return losses_of_shuffles(data, predict, Judge(data, metric, rule), used, n_repeats, seed)
 
     def portable(self) -> Model:
         """The model in the neutral form that export targets read."""
-        self.check_predicts_as_its_model("export")
+        check_scored_by_model(self, "export")
         seen = self.seen_
         return Model(self.model_.portable(), seen.n_features, seen.feature_names, seen.has_missing, seen.columns.kinds)
 
@@ -612,35 +815,35 @@ class Ranker(Configured):
         path : path
             The folder. An earlier model there is replaced in one step.
         """
-        write_folder(path, self.model_files())
+        write_folder(path, model_files(self))
 
-    def model_files(self) -> dict[str, bytes]:
-        """The files that ``save`` writes, by name."""
-        self._check_fitted()
-        if type(self).restore_model is Ranker.restore_model:
-            raise DataError(f"{type(self).__name__} cannot be saved: without restore_model() it could not be loaded")
-        description = {
-            "tierank": __version__,
-            "ranker": class_name(type(self)),
-            "settings": encode_settings(self.settings_),
-            **self.seen_.to_json(),
-            "fitted": self.model_.facts(),
-        }
-        return with_description(description, self.model_.files() | self.seen_.columns.files())
-
-    def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
+    def _as_candidates(self, X: Any, qid: ArrayLike | None, *, is_ranked: bool = False) -> RankingDataset:
         """The data to score; warns if many queries seem to have been given as one list."""
-        self._check_fitted()
-        data = self._as_own_features(X, qid)
-        is_one_list = qid is None and not isinstance(X, RankingDataset) and self.seen_.has_queries
-        if is_one_list and data.n_documents > self.seen_.longest_query and self.model_.needs_list:
+        check_fitted(self)
+        reads_lists = is_ranked or self.model_.needs_list
+        if reads_lists or qid is not None:
+            qid = self._query_ids_of(X, qid)
+        data, seen = match_features(self, X, qid, self._plan), self.seen_
+        is_one_list = qid is None and not isinstance(X, RankingDataset) and seen.has_queries
+        if reads_lists and is_one_list and data.n_documents > seen.longest_query:
+            why = f"{type(self).__name__} scores a document by the other documents of its query, and "
             warnings.warn(
-                f"{type(self).__name__} scores a document by the other documents of its query, and no qid was given:"
-                f" these {data.n_documents:,} rows are scored as one query, longer than the longest training query"
-                f" ({self.seen_.longest_query:,} documents). Give one query id per row if they are several queries",
+                f"{why * self.model_.needs_list}no qid was given: these {data.n_documents:,} rows are"
+                f" {'ranked' if is_ranked else 'scored'} as one query, longer than the longest training query"
+                f" ({seen.longest_query:,} documents). Give one query id per row if they are several queries"
+                f"{'' if seen.query_column is None else f', as qid or in a column {seen.query_column!r}'}",
                 stacklevel=3,
             )
         return data
+
+    def _query_ids_of(self, X: Any, qid: ArrayLike | str | None) -> ArrayLike | None:
+        """The query ids: as given, or those in the column of a table that is named, as in training or as usual."""
+        if isinstance(X, RankingDataset) or not is_table(X):
+            return qid
+        if qid is None:
+            features = self._plan.sources(self.seen_.feature_names or ())
+            qid = query_column(X, self.seen_.query_column, features)
+        return as_column(X, qid) if isinstance(qid, str) else qid
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -651,16 +854,44 @@ class Ranker(Configured):
         return tags
 
 
-def _arguments(ranker: type[Ranker], method: str) -> list[str]:
-    parameters = inspect.signature(getattr(ranker, method)).parameters.values()
-    return [one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name != "self"]
+def with_base(own: frozenset[str], base: Any) -> frozenset[str]:
+    """What a ranker can do with a ``base``: what both can. The base is not trained again, so ``start`` is its own."""
+    return own & (base.capabilities() | {"start"}) if isinstance(base, Ranker) else own
 
 
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
-    """A ranker with these settings that holds a model, which was fitted as part of another one."""
+    """A ranker with these settings that holds a model, which was trained elsewhere."""
     copy: Ranker = clone(ranker)
-    copy.hold(model, seen)
+    copy._hold(model, seen, copy._plain_settings())
     return copy
+
+
+def model_files(ranker: Ranker) -> dict[str, bytes]:
+    """The files that ``save`` writes, by name."""
+    check_fitted(ranker)
+    if type(ranker).restore_model is Ranker.restore_model:
+        raise DataError(
+            f"{type(ranker).__name__} cannot be saved: without restore_model() it could not be loaded",
+            fix="define restore_model",
+        )
+    description = {
+        "tierank": __version__,
+        "ranker": class_name(type(ranker)),
+        "settings": encode_settings(ranker.settings_),
+        **ranker.seen_.to_json(),
+        "fitted": ranker.model_.facts(),
+    }
+    return with_description(description, ranker.model_.files() | ranker.seen_.columns.files())
+
+
+def check_scored_by_model(ranker: Ranker, what: str) -> None:
+    """Raise ``ParameterError`` if a subclass computes its scores in ``predict``, which ``what`` cannot see."""
+    check_fitted(ranker)
+    if type(ranker).predict is not Ranker.predict:
+        raise ParameterError(
+            f"{type(ranker).__name__} defines predict, and {what} takes the scores of its model_",
+            fix="define predict in a subclass of FittedModel, and return that from fit_model",
+        )
 
 
 def check_ranker(argument: str, value: object, expected: str = "a ranker, such as UMart()") -> None:
@@ -681,13 +912,90 @@ def check_ranker(argument: str, value: object, expected: str = "a ranker, such a
     raise ParameterError(argument=argument, expected=expected, got=type(value).__name__, fix=fix)
 
 
-def _with_features_of_start(train: RankingDataset, start: Any) -> RankingDataset:
-    """The training data with the features of the model to continue from, in its order."""
-    check_ranker("start", start, FITTED)
-    matched: RankingDataset = start.match_features(train)
-    return matched
+# Settings that rankers share
 
 
-def _check_outline(ranker: Ranker, target: Target, train: RankingDataset, seen: Seen) -> None:
-    scorer = ranker.outline(train, seen)
-    target.check(Model(scorer, train.n_features, train.feature_names, seen.has_missing, train.kinds))
+# Columns of history_ beside the metrics.
+_COLUMNS = ("family", "part", "member", "learner", "epoch", "loss", "ridge", "kept")
+
+
+def _as_metrics(value: Any) -> tuple[Any, ...]:
+    """The setting ``select_by``: metrics, the most important first."""
+    metrics = value.replace(" ", "").split(",") if isinstance(value, str) else (value,) if callable(value) else value
+    is_list = isinstance(metrics, (list, tuple)) and len(metrics) > 0
+    if not is_list or not all(isinstance(one, str) or callable(one) for one in metrics):
+        raise ParameterError(
+            argument="select_by", expected="a metric or a list of metrics, such as ['ndcg@10']", got=repr(value)
+        )
+    for metric in metrics:
+        if isinstance(metric, str):
+            parse_metric(metric)
+        if metric_name(metric) in _COLUMNS:
+            raise ParameterError(
+                argument="select_by",
+                expected="functions whose names are not columns of history_",
+                got=metric_name(metric),
+                fix="give it another name",
+            )
+    return tuple(metric_name(metric) if isinstance(metric, str) else metric for metric in metrics)
+
+
+def _as_rule(value: Any) -> str | Rule:
+    as_rule(value)
+    rule: str | Rule = value
+    return rule
+
+
+def _as_target(value: Any) -> Any:
+    as_target(value)
+    return value
+
+
+def as_base(value: Any) -> Ranker:
+    """The setting ``base``: a ranker."""
+    if not isinstance(value, Ranker):
+        raise ParameterError(argument="base", expected="a ranker, such as UMart()", got=repr(value))
+    return value
+
+
+# The largest seed that LightGBM accepts.
+LARGEST_SEED = 2**31 - 1
+BASE = Optional(Checked("a ranker, such as UMart()", as_base), "no base")
+_METRICS = Checked("a metric or a list of metrics", _as_metrics)
+_RULE = Checked("a rule", _as_rule)
+_TARGET = Optional(Checked("an export target", _as_target))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SelectingRanker(Ranker):
+    """A ranker that chooses what it keeps by metrics on validation data."""
+
+    select_by: Metric | Sequence[Metric] = setting(
+        ("ndcg@10",),
+        _METRICS,
+        "metrics that choose the best round on the validation data, names or functions (ratings, scores) -> number;"
+        " ties within 1e-6 are broken by the next metric",
+    )
+    rule: str | Rule = setting("tierank", _RULE, "the rule of these metrics, a key of RULES or a Rule")
+    unjudged: str = setting(
+        "skip",
+        Choice(("skip", "zero")),
+        "documents without a rating (NaN) in training: skip, left out of all pairs and sums, but still a part of the"
+        " list that features are scaled by; or zero, taken as rated 0. Validation data are judged as the rule says",
+    )
+    for_target: str | Target | None = setting(
+        None, _TARGET, "an export target the model is meant for: what it cannot represent is refused before training"
+    )
+    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core, fewer for small data"), "number of threads")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class JudgedRanker(SelectingRanker):
+    """A ranker whose training is judged by metrics on validation data, and draws random numbers."""
+
+    seed: int = setting(0, Integer(0, LARGEST_SEED), "random seed")
+    clip: float = setting(
+        10.0,
+        Number(1),
+        "largest weight of a click, 1 / propensity, where positions or propensities are given",
+    )

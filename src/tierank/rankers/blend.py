@@ -1,4 +1,9 @@
-"""Blend: trees, networks and a linear ranker, weighted by how well each ranks."""
+"""Blend: trees, networks and a linear ranker, weighted by how well each ranks.
+
+The walk of ``Blend.fit``: the queries are dealt to turns (``take_turns``), the members of each turn learn from some and
+validate on the others (``_Fitting``), the scores of validating queries decide the weights (``choose_weights``), and
+``BlendModel`` is what is kept.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +11,56 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
-from tierank.columns import Plan
-from tierank.dataset import RankingDataset
+from tierank.arrays import Floats, Rows
+from tierank.data.columns import Category, Mean
+from tierank.data.dataset import RankingDataset
+from tierank.data.encoder import ColumnEncoder
+from tierank.data.matching import check_fitted
+from tierank.data.team import Team
+from tierank.display import Progress
 from tierank.errors import DataError, ParameterError
-from tierank.export import Scorer, Sum
+from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
+from tierank.extras import is_installed
 from tierank.files import replacing
-from tierank.kernels import n_threads
-from tierank.kinds import Category, Mean
-from tierank.models import Known, class_name, write_folder
-from tierank.progress import Progress
-from tierank.rankers.base import Ranker, fitted_copy
-from tierank.rankers.judged import LARGEST_SEED, JudgedRanker
+from tierank.kernels import n_threads, one_thread
+from tierank.processes import check_deadline
+from tierank.rankers.base import LARGEST_SEED, JudgedRanker, Ranker, fitted_copy
+from tierank.rankers.checkpoint import Checkpoint
+from tierank.rankers.folder import Known, class_name, write_folder
+from tierank.rankers.imported import read_ranker
 from tierank.rankers.linear import LinearRanker
-from tierank.rankers.loading import read_ranker
-from tierank.rankers.networks import URank
+from tierank.rankers.model import Callbacks, FitContext, FittedModel, Resources, SavedModel, Seen, Step, as_best
+from tierank.rankers.neural import URank
+from tierank.rankers.order import Numbering, by_content, canonical_rows, join_contents, shared_work
+from tierank.rankers.selection import (
+    Judging,
+    make_judge,
+    mean_of_standardised,
+    means_of,
+    reads_row_order,
+    spread_of,
+)
 from tierank.rankers.training_data import settle_unjudged
 from tierank.rankers.trees import LambdaMART, UMart
-from tierank.settings import Choice, Flag, Integer, setting
-from tierank.team import Team
-from tierank.training.blend import (
-    FAMILIES,
-    LINEAR,
-    NETWORKS,
-    PLAIN_TREES,
-    TREES,
-    BlendModel,
-    Fold,
-    Member,
-    choose_weights,
-    deal,
-    equal_weights,
-    sum_of_means,
-    take_turns,
-)
-from tierank.training.checkpoint import Checkpoint
-from tierank.training.model import FitContext, FittedModel, SavedModel, Seen, as_best
-from tierank.training.order import by_content, canonical_rows, join_contents
-from tierank.training.parallel import Halting, in_parallel
-from tierank.training.selection import Judging, make_judge, means_of, reads_row_order
+from tierank.settings import Choice, Flag, Integer, Optional, setting
 from tierank.transforms import add_query_copies
-from tierank.types import Floats
+
+FAMILIES = TREES, PLAIN_TREES, NETWORKS, LINEAR = "trees", "plain trees", "networks", "linear"
+T = TypeVar("T")
+Fold = tuple[RankingDataset, RankingDataset | None]
 
 # When members with a plain gradient stop: the mean over members is smooth by itself. Stochastic ones have the default.
 STOPPING: dict[str, Any] = {"patience": 50, "select_over": 1}
@@ -73,10 +77,175 @@ CONFIGS: tuple[dict[str, Any], ...] = (
 NETWORK: dict[str, Any] = {"queries_per_step": 16, "learning_rate": 2e-3, "step_budget": 400}
 # How many queries equal weights count for: chosen once, on out-of-fold scores (docs/blend.md).
 STRENGTH = 30.0
+# Number of parts that take turns in validating.
+_PARTS = 4
+# Weights of families are counted in sixtieths, so that equal weights of up to six families are integers.
+_UNITS = 60
+# The least gain of a move of weights, so that rounding does not decide.
+_TOLERANCE = 1e-9
 # The most values of features relative to the query that exist at a time if members train side by side.
 _MOST_WIDENED = 1 << 28
 # The file of a checkpoint that names the member in which a callback stopped training.
 _STOPPED = "stopped"
+
+
+class Member(NamedTuple):
+    """A model of the blend: its family, the part that validated it, and its metrics there.
+
+    ``plan`` is its number among the members of one turn. Without queries its scores are standardised by ``center`` and
+    ``scale``, from the training data.
+    """
+
+    family: str
+    part: int
+    plan: int
+    best: dict[str, float]
+    model: FittedModel
+    center: float = 0.0
+    scale: float = 1.0
+
+
+class BlendModel(FittedModel):
+    """Members in families: means within each family, and the weighted sum of the families.
+
+    Attributes
+    ----------
+    members : list of Member
+        The members that are kept, with their metrics on the part that validated them.
+    weights : dict of str to float
+        The weight of each family; 0 for one that is not kept.
+    content : str
+        The digest of the training data.
+    """
+
+    def __init__(self, members: list[Member], seen: Seen, query_features: bool) -> None:
+        self.members, self.seen, self.best = members, seen, {}
+        self.is_widened = query_features and seen.has_queries
+        self.weights, self.content = equal_weights(members), ""
+
+    @property
+    def history(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """A row for each member: its family, the part that validated it, and its metrics there."""
+        return [{"family": member.family, "part": member.part, **member.best} for member in self.members]
+
+    @property
+    def needs_list(self) -> bool:
+        """Scores are standardised in each query, if queries are known."""
+        return self.seen.has_queries
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Take these weights, and drop the members of families with the weight 0."""
+        self.weights = dict(weights)
+        self.members = [member for member in self.members if weights[member.family] > 0]
+
+    def predict(self, data: RankingDataset, resources: Resources) -> Floats:
+        """The weighted sum of the families."""
+        return self.weighted(self.by_family(data, self.members, resources), self.weights)
+
+    def weighted(self, scores: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
+        """The sum of weight times score over the families."""
+        total = np.sum([weights[family] * one for family, one in scores.items()], axis=0)
+        return np.asarray(total * self._unit, np.float64)
+
+    def by_family(self, data: RankingDataset, members: Sequence[Member], resources: Resources) -> dict[str, Floats]:
+        """The scores of each family of these members: the mean of theirs, standardised like those."""
+        found = {}
+        for family, own in _families(members):
+            scores = self._scores(own, self._seen_by(family, data, resources), resources)
+            if self.seen.has_queries:
+                found[family] = mean_of_standardised([mean_of_standardised(scores, data)], data)
+            else:
+                fixed = [(one - member.center) / member.scale for member, one in zip(own, scores, strict=True)]
+                found[family] = np.asarray(np.mean(fixed, axis=0), np.float64)
+        return found
+
+    def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
+        """Those of the members, divided by the spread of their scores, as the scores are."""
+        total = np.zeros((len(above), self.seen.n_features))
+        for family, own in _families(self.members):
+            seen, spread = self._seen_by(family, data, resources), 1.0
+            spreads = [member.scale for member in own]
+            if self.seen.has_queries:
+                scores = self._scores(own, seen, resources)
+                spreads, spread = [spread_of(one) for one in scores], spread_of(mean_of_standardised(scores, data))
+            of_members = []
+            for member, scale in zip(own, spreads, strict=True):
+                values = member.model.contributions(seen, above, below, resources)
+                # Those of a feature and its copies, summed.
+                of_members.append(values.reshape(len(values), -1, self.seen.n_features).sum(axis=1) / scale)
+            total += self.weights[family] * np.mean(of_members, axis=0) / spread
+        return np.asarray(total * self._unit, np.float64)
+
+    def portable(self) -> Scorer:
+        """Weighted means of standardised members; without queries a weighted sum and a constant."""
+        if self.seen.has_queries:
+            members = [(member.family, member.model.portable()) for member in self.members]
+            return sum_of_means(members, self.weights, self.is_widened)
+        weighted = [
+            (self._unit * self.weights[family] / (len(own) * member.scale), member)
+            for family, own in _families(self.members)
+            for member in own
+        ]
+        shift = -sum(weight * member.center for weight, member in weighted)
+        parts = [(weight, member.model.portable()) for weight, member in weighted]
+        return Sum((*parts, (1.0, Trees.constant(float(shift)))))
+
+    def files(self) -> dict[str, bytes]:
+        """The files of the members."""
+        return {
+            f"member{number}.{name}": content
+            for number, member in enumerate(self.members)
+            for name, content in member.model.files().items()
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """The members without their files."""
+        members = []
+        for member in self.members:
+            told = member._asdict()
+            members.append(told | {"fitted": told.pop("model").facts()})
+        return {"members": members, "weights": self.weights, "best": self.best, "content": self.content}
+
+    @property
+    def _unit(self) -> float:
+        """Without queries, scores are in the smallest unit of the members, so that their rounding stays as small."""
+        return 1.0 if self.seen.has_queries else min(member.scale for member in self.members)
+
+    def _seen_by(self, family: str, data: RankingDataset, resources: Resources) -> RankingDataset:
+        return add_query_copies(data, resources.n_jobs) if family == TREES and self.is_widened else data
+
+    def _scores(self, members: Sequence[Member], data: RankingDataset, resources: Resources) -> list[Floats]:
+        scores = []
+        with shared_work():
+            for member in members:
+                check_deadline()  # there can be dozens of members
+                scores.append(member.model.predict(data, resources))
+        return scores
+
+
+def _families(members: Sequence[Member]) -> Iterator[tuple[str, list[Member]]]:
+    for family in FAMILIES:
+        own = [member for member in members if member.family == family]
+        if own:
+            yield family, own
+
+
+def sum_of_means(members: list[tuple[str, Scorer]], weights: Mapping[str, float], is_widened: bool) -> Scorer:
+    """Members averaged within their families, and families weighted, all standardised within the query first."""
+    parts: list[tuple[float, Scorer]] = []
+    for family in FAMILIES:
+        own = tuple(scorer for name, scorer in members if name == family)
+        if family == TREES and is_widened:
+            own = tuple(QueryCopies(scorer) if isinstance(scorer, Trees) else scorer for scorer in own)
+        if own:
+            parts.append((weights[family], StandardisedMean((StandardisedMean(own),))))
+    return parts[0][1] if len(parts) == 1 else Sum(tuple(parts))
+
+
+def equal_weights(members: Sequence[Member]) -> dict[str, float]:
+    """The same weight for each family that has members."""
+    families = [family for family, _ in _families(members)]
+    return dict.fromkeys(families, 1.0 / max(len(families), 1))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -91,9 +260,10 @@ class Blend(JudgedRanker):
     trees`` (with ``plain_trees``) only see the features themselves; ``networks`` are uRank networks with the inputs of
     the preset ``rich-inputs``; ``linear`` is ``LinearRanker``.
 
-    With ``rotate`` the queries, those of ``valid`` included, are cut into four parts; each part validates once, and the
-    members of that turn learn from the other three. So the ratings of ``valid`` are learned from too; ``rotate=False``
-    keeps them for validation only.
+    By default there is a model of each family, which costs a few times as much as ``LambdaMART``. With ``rotate`` the
+    queries, those of ``valid`` included, are cut into four parts; each part validates once, and the members of that
+    turn learn from the other three. So the ratings of ``valid`` are learned from too. Without torch there are no
+    networks, and trees and linear rankers rotate.
 
     The weights are those that are best by the first metric m of ``select_by`` where members score queries that they
     have not learned from, drawn towards equal weights e = 1 / families. With n such queries and s the deviation of m
@@ -104,8 +274,8 @@ class Blend(JudgedRanker):
     in steps of a twelfth; weights below a sixth become 0. A family with weight 0 is dropped: it is not saved, exported
     or scored.
 
-    ``Blend.from_preset("1x")``, ``"3x"`` and ``"10x"`` cost about that many times one tree model with the same
-    features.
+    ``Blend.from_preset("full")`` has all three families and rotates: twelve members, for about four times the time of
+    the default. ``Blend.from_preset("1x")`` has a tree model and a linear ranker, which do not rotate.
 
     Attributes
     ----------
@@ -119,8 +289,8 @@ class Blend(JudgedRanker):
     >>> from tierank import make_ranking
     >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
     >>> ranker = Blend(n_trees=5, max_epochs=2, weights="equal").fit(train)
-    >>> [(member.family, member.part) for member in ranker.members_[:4]]
-    [('trees', 0), ('networks', 0), ('linear', 0), ('trees', 1)]
+    >>> [member.family for member in ranker.members_]
+    ['trees', 'networks', 'linear']
     >>> ranker.weights_["linear"] == 1 / 3
     True
     """
@@ -132,15 +302,19 @@ class Blend(JudgedRanker):
     )
     n_configs: int = setting(1, Integer(0, len(CONFIGS)), "number of tree configurations; 0 for no trees")
     plain_trees: bool = setting(False, Flag(), "a family of trees without features relative to the query")
-    n_seeds: int = setting(1, Integer(0), "number of networks in each turn; 0 for no networks")
+    n_seeds: int | None = setting(
+        None, Optional(Integer(0), "1 if torch is installed, else 0"), "number of networks in each turn"
+    )
     linear: bool = setting(True, Flag(), "a linear ranker in each turn")
     weights: str = setting(
         "learned",
         Choice(("learned", "equal")),
         "weights of families: learned from scores of validating parts, or equal",
     )
-    rotate: bool = setting(
-        True, Flag(), "let four parts of the queries take turns in validating; otherwise valid validates, or one part"
+    rotate: bool | None = setting(
+        None,
+        Optional(Flag(), "True if there are no networks"),
+        "four-fold cross-fitting; False: validate on valid, or on a quarter of the queries",
     )
     query_features: bool = setting(True, Flag(), "give trees the features relative to their query, as in UMart")
     n_trees: int = setting(1000, Integer(1), "maximum number of trees per tree model")
@@ -148,8 +322,9 @@ class Blend(JudgedRanker):
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "1x": {"n_seeds": 0, "rotate": False},
-        "3x": {"rotate": False},
-        "10x": {},
+        "3x": {"n_seeds": 1, "rotate": False},
+        "full": {"n_seeds": 1, "rotate": True},
+        "10x": {"n_seeds": 1, "rotate": True},
     }
 
     @property
@@ -164,7 +339,7 @@ class Blend(JudgedRanker):
 
     @property
     def _blend(self) -> BlendModel:
-        self._check_fitted()
+        check_fitted(self)
         return cast("BlendModel", self.model_)
 
     def scores_by_family(self, X: Any, qid: ArrayLike | None = None) -> dict[str, NDArray[np.float64]]:
@@ -202,14 +377,23 @@ class Blend(JudgedRanker):
         array
             One score per row of ``train``: each query is scored by the members that it validated.
         """
-        model, settings = self._blend, self.settings_
+        model, settings, resources = self._blend, self.settings_, self.resources()
         if not settings["rotate"]:
             raise ParameterError(
-                argument="rotate", expected="True, so that each query validates some members", got="False"
+                argument="rotate",
+                expected="True, so that each query validates some members",
+                got="False",
+                fix="fit Blend.from_preset('full')",
             )
-        own, held_out = self._as_learned(train, valid)
-        pool, parts = deal(own, held_out, settings["seed"], self.resources().n_jobs)
-        if _content(pool, self.resources().n_jobs) != model.content:
+        # The data as fit used them: ratings, and means of texts over other queries.
+        own, held_out = settle_unjudged(train, valid, settings, self.capabilities())
+        held_out = None if held_out is None else self.match_features(held_out)
+        if any(isinstance(kind, Mean) for kind in self._plan.kinds.values()):
+            own = ColumnEncoder.learn(own, by_levels="categories" in self.capabilities())[1]
+        else:
+            own = self.match_features(own)
+        pool, parts = deal(own, held_out, settings["seed"], resources.n_jobs)
+        if canonical_rows(pool, resources.n_jobs).content != model.content:
             raise DataError(
                 argument="train",
                 expected="the data that the blend was fitted on, and valid if it was given",
@@ -220,12 +404,11 @@ class Blend(JudgedRanker):
             members = [member for member in model.members if member.part == turn or len(parts) < 2]
             if {member.family for member in members} != families:
                 raise ParameterError(
-                    "a blend that a callback stopped has no scores out of fold: expected members of every family for"
-                    f" each of {len(parts)} parts of the queries, got too few for part {turn}"
+                    expected=f"members of every family for each of {len(parts)} parts of the queries",
+                    got=f"too few for part {turn}: a blend that a callback stopped has no scores out of fold",
                 )
-            rows = np.isin(pool.query_of_row, queries)
-            found = model.by_family(pool.select(queries), members, self.resources())
-            scores[rows] = model.weighted(found, model.weights)
+            found = model.by_family(pool.select(queries), members, resources)
+            scores[np.isin(pool.query_of_row, queries)] = model.weighted(found, model.weights)
         if own.n_queries == train.n_queries:
             return train.restore(scores[: own.n_documents])
         # No member has learned from queries without a rating.
@@ -234,24 +417,19 @@ class Blend(JudgedRanker):
         whole[is_learned] = scores[: own.n_documents]
         return train.restore(whole)
 
-    def _as_learned(
-        self, train: RankingDataset, valid: RankingDataset | None
-    ) -> tuple[RankingDataset, RankingDataset | None]:
-        """The data as ``fit`` used them: ratings, and means of texts over other queries."""
-        kept = {"is_taken": self.takes_unjudged(), "are_clicks": False}
-        train, valid = settle_unjudged(train, valid, self.settings_["unjudged"], **kept)
-        if any(isinstance(kind, Mean) for kind in self._plan.kinds.values()):
-            train = Plan.learn(train, by_levels=self.takes_categories())[1]
-        else:
-            train = self.match_features(train)
-        return train, None if valid is None else self.match_features(valid)
+    def checked_settings(self) -> dict[str, Any]:
+        """All settings in their plain form, with ``n_seeds`` and ``rotate`` as they are used here."""
+        return _resolved(super().checked_settings())
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
         """Check that there are members, and the settings of each."""
-        plans = list(_plans(settings))
+        settings = _resolved(settings)
+        plans = _plans(settings)
         if not plans:
             raise ParameterError(
-                "n_configs, n_seeds, linear: expected trees, networks or a linear ranker, got none of them"
+                argument="n_configs",
+                expected="trees, networks (`n_seeds`) or a linear ranker (`linear`)",
+                got="none of them",
             )
         if settings["plain_trees"] and not (settings["n_configs"] and settings["query_features"]):
             raise ParameterError(
@@ -260,19 +438,21 @@ class Blend(JudgedRanker):
                 got=f"n_configs={settings['n_configs']}, query_features={settings['query_features']}",
             )
         for _, ranker in plans:
-            ranker.check_settings()
+            ranker.checked_settings()
 
-    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
-        """A blend cannot continue from a model: which queries its members validate on depends on all the data."""
-        raise ParameterError(
-            argument="start",
-            expected="None, as each member of a blend leaves out queries to validate on, which a start would have seen",
-            got="a ranker",
-        )
+    def capabilities(self) -> frozenset[str]:
+        """Trees split by category and networks learn embeddings; a linear ranker beside them leaves categories out."""
+        can = {"unjudged", "parts", "positions"}
+        return frozenset(can | {"categories"} if self.n_configs or _resolved(vars(self))["n_seeds"] else can)
 
-    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+    def check_inputs(
+        self, settings: Mapping[str, Any], train: RankingDataset | None = None, start: Ranker | None = None
+    ) -> None:
         """A blend takes what all its members take; the linear ranker is left out if there are propensities."""
-        plans = _plans_for(train, settings)
+        super().check_inputs(settings, train, start)
+        if train is None:
+            return
+        plans = _plans(settings, train)
         if not plans:
             raise ParameterError(
                 argument="propensity", expected="None, as a linear ranker cannot correct for positions", got="some"
@@ -285,105 +465,45 @@ class Blend(JudgedRanker):
                 fix="estimate them with tierank.clicks.estimate_propensities, or train UMart, which learns them",
             )
         for _, ranker in plans:
-            ranker.check_shown(train, ranker.plain_settings())
-
-    def takes_categories(self) -> bool:
-        """Trees split by category, and networks learn embeddings; a linear ranker beside them leaves categories out."""
-        return bool(self.n_configs or self.n_seeds)
-
-    def takes_unjudged(self) -> bool:
-        """All members leave out unjudged documents."""
-        return True
-
-    def takes_parts(self) -> bool:
-        """All members take parts."""
-        return True
+            ranker.check_inputs(ranker.checked_settings(), train)
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BlendModel:
         """Fit the members of each turn, and weigh their families.
 
         A team trains each member together. Which queries a member learns from depends on the queries of all processes.
         """
-        settings, team = self.checked_settings(), context.team
+        settings, team, n_jobs = context.settings, context.team, context.settings["n_jobs"]
+        if self.n_seeds is None and not settings["n_seeds"]:
+            warnings.warn(
+                "Blend trains without networks, as torch is not installed: pip install 'tierank[networks]' adds them;"
+                " n_seeds=0 silences this",
+                stacklevel=2,
+            )
         if team.size > 1 and not context.seen.has_queries:
             raise DataError(argument="qid", expected="query ids in fit if several processes train", got="none")
         train, valid = team.part(train), None if valid is None else team.part(valid)
-        context = replace(context, team=team.of_parts())
-        turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], settings["n_jobs"], team))
+        turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], n_jobs, team))
         if (valid is None or settings["rotate"]) and reads_row_order(settings["select_by"], settings["rule"]):
-            turns = [(learned, None if one is None else by_content(one, settings["n_jobs"])) for learned, one in turns]
+            turns = [(learned, None if one is None else by_content(one, n_jobs)) for learned, one in turns]
         contents = [
-            None if data is None else join_contents(team.all_gather(_content(data, settings["n_jobs"])))
+            None if data is None else join_contents(team.all_gather(canonical_rows(data, n_jobs).content))
             for data in (train, valid)
         ]
-        kept = None if context.checkpoint is None else _Members(context, settings, contents)
         model = BlendModel([], context.seen, settings["query_features"])
+        context = replace(context, team=team.of_parts())
+        fitting = _Fitting(turns, model.is_widened, context, self.resources())
+        if context.checkpoint is not None:
+            fitting.kept = _FinishedMembers(context, settings, contents)
         found: dict[int, Member] = {}
-        jobs = _jobs(_plans_for(train, settings), len(turns), settings["seed"])
+        jobs = _jobs(_plans(settings, train), len(turns), settings["seed"])
         with Progress("blend", len(jobs), show=context.progress) as shown:
-            for number, member in self._fitted(jobs, turns, model.is_widened, context, kept):
+            for number, member in fitting.members(jobs):
                 found[number] = member
                 shown.step(" ".join(f"{name} {value:.4f}" for name, value in member.best.items()))
         model.members = [found[number] for number in sorted(found)]
         self._weigh(model, turns, settings, team, is_whole=not context.is_stopped)
         model.content = join_contents([content for content in contents if content is not None])
         return model
-
-    def _fitted(
-        self, jobs: list[_Job], turns: list[Fold], is_widened: bool, context: FitContext, kept: _Members | None
-    ) -> Iterator[tuple[int, Member]]:
-        """The members and their numbers: one after the other, or side by side, in the order in which they finish."""
-        from tierank.training.lightgbm_adapter import training_threads
-
-        first, streams = _streams(jobs)
-        n_parallel = self._n_parallel(len(streams), turns[0][0], is_widened)
-        in_order = context.team.size > 1 or context.callbacks.functions or (kept is not None and kept.last is not None)
-        if n_parallel == 1 or in_order:
-            yield from self._fit_jobs(jobs, turns, is_widened, context, kept)
-            return
-        yield from self._fit_jobs(first, turns, is_widened, context, kept)
-        halt = Event()
-        inner = replace(context, callbacks=Halting(halt))
-        fits = [self._fit_jobs(own, turns, is_widened, inner, kept) for own in streams]
-        with training_threads(1), warnings.catch_warnings():  # members restore the filters, in any order
-            yield from in_parallel(fits, n_parallel, halt)
-
-    def _n_parallel(self, n_streams: int, train: RankingDataset, is_widened: bool) -> int:
-        """How many members train side by side: 1 if a single one can use more threads, or the data is too large."""
-        from tierank.training.tree_parameters import worth_in_threads
-
-        size = train.n_documents, train.n_features * (3 if is_widened else 1)
-        n_jobs = n_threads(self.resources().n_jobs)
-        n_parallel = min(n_jobs, max(1, n_streams), max(1, _MOST_WIDENED // math.prod(size)))
-        return n_parallel if n_parallel >= min(n_jobs, worth_in_threads(*size)) else 1
-
-    def _fit_jobs(
-        self, jobs: list[_Job], turns: list[Fold], is_widened: bool, context: FitContext, kept: _Members | None
-    ) -> Iterator[tuple[int, Member]]:
-        """Fit these members, one after the other, until a callback stops training."""
-        widened: tuple[int, Fold] | None = None
-        for job in jobs:
-            fold = turns[job.turn]
-            if job.family == TREES:
-                if widened is None or widened[0] != job.turn:
-                    widened = job.turn, _widened(fold, is_widened, self.resources().n_jobs)
-                fold = widened[1]
-            elif job.family == LINEAR:
-                fold = _of_numbers(fold)
-            inner = replace(context, part=_joined(context.part, job.family), member=job.number)
-            fitted = _fit_member(job.ranker, fold, inner, kept, job.number)
-            yield job.number, self._described((job.family, job.turn, job.plan), fitted, fold[0], context.seen)
-            context.callbacks.stopped |= kept is not None and kept.last == job.number
-            if context.is_stopped:
-                break
-
-    def _described(
-        self, place: tuple[str, int, int], model: FittedModel, learned: RankingDataset, seen: Seen
-    ) -> Member:
-        if seen.has_queries:
-            return Member(*place, model.best, model)
-        scores = model.predict(learned, self.resources())
-        return Member(*place, model.best, model, float(scores.mean()), float(scores.std()) or 1.0)
 
     def _weigh(
         self, model: BlendModel, turns: list[Fold], settings: Mapping[str, Any], team: Team, *, is_whole: bool
@@ -411,86 +531,96 @@ class Blend(JudgedRanker):
             model.weigh(choose_weights(lambda weights: values_of(weights)[first], families, STRENGTH))
         model.best = means_of(values_of(model.weights))
 
-    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
+    def export_skeleton(self, train: RankingDataset, seen: Seen, settings: Mapping[str, Any]) -> Scorer:
         """The members of one turn; those of the others are alike."""
-        settings = self.checked_settings()
-        plans = _plans_for(train, settings)
-        members = [(f, one.outline(_with_numbers(train) if f == LINEAR else train, seen)) for f, one in plans]
+        members = []
+        for family, one in _plans(settings, train):
+            learned = _without_categories(train) if family == LINEAR else train
+            members.append((family, one.export_skeleton(learned, seen, one.checked_settings())))
         if seen.has_queries:
             return sum_of_means(members, dict.fromkeys(FAMILIES, 1.0), settings["query_features"])
         return Sum(tuple((1.0, one) for _, one in members))
 
     def restore_model(self, saved: SavedModel) -> BlendModel:
         """The members of a model folder."""
-        settings = self.get_params(deep=False)
-        plans = list(_plans(settings))
-        model = BlendModel([], saved.seen, settings["query_features"])
+        settings = _resolved(self.get_params(deep=False))
+        plans, model = _plans(settings), BlendModel([], saved.seen, settings["query_features"])
         if "members" in saved.facts and "weights" not in saved.facts:
             raise DataError(
                 expected="a blend with weights of its families",
                 got="one of an earlier version of tierank",
                 fix="read it with that version, or train it again",
             )
+        damaged = DataError(expected="the members of a blend", got="a damaged description")
         try:
             for number, facts in enumerate(saved.facts["members"]):
                 family, ranker = plans[facts["plan"]]
-                if facts["family"] != family:
-                    raise ValueError(f"member {number} of the family {facts['family']!r}")
                 seen = saved.seen
                 if family == TREES and model.is_widened:
                     seen = Seen(seen.n_features * 3, None, seen.has_queries, seen.has_missing, seen.longest_query)
                 part = saved.inside(f"member{number}", facts["fitted"])._replace(seen=seen)
                 place = family, int(facts["part"]), int(facts["plan"]), as_best(facts["best"])
                 fixed = float(facts["center"]), float(facts["scale"])
-                if not np.isfinite(fixed).all():
-                    raise ValueError(f"member {number} with a center or a scale that is not finite")
+                if facts["family"] != family or not np.isfinite(fixed).all():
+                    raise damaged
                 model.members.append(Member(*place, ranker.restore_model(part), *fixed))
             model.best, model.content = as_best(saved.facts["best"]), str(saved.facts["content"])
-            model.weights = _as_weights(saved.facts["weights"], model.members)
-        except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(expected="the members of a blend", got="a damaged description") from None
+            model.weights = {str(family): float(weight) for family, weight in saved.facts["weights"].items()}
+        except DataError:
+            raise
+        except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError):
+            raise damaged from None
+        families = {member.family for member in model.members}
+        if {family for family, weight in model.weights.items() if weight > 0} != families or not families:
+            raise damaged
         return model
 
 
-def _as_weights(facts: Any, members: list[Member]) -> dict[str, float]:
-    """The weights of a description: one above 0 for each family that has members."""
-    weights = {str(family): float(weight) for family, weight in facts.items()}
-    families = {member.family for member in members}
-    if {family for family, weight in weights.items() if weight > 0} != families or not members:
-        raise ValueError("weights of other families")
-    return weights
+def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with networks if torch is installed, and rotation where there are none."""
+    n_seeds, rotate = settings["n_seeds"], settings["rotate"]
+    n_seeds = int(is_installed("torch")) if n_seeds is None else n_seeds
+    return {**settings, "n_seeds": n_seeds, "rotate": not n_seeds if rotate is None else rotate}
 
 
-def _content(pool: RankingDataset, n_jobs: int | None) -> str:
-    return canonical_rows(pool, n_jobs).content
-
-
-def _stochastic(**settings: Any) -> UMart:
-    return UMart.from_preset("stochastic", **{"lambda_l2": 1.0, **settings})
-
-
-_TREES: dict[str, Callable[..., Ranker]] = {
-    "stochastic": _stochastic,
-    "lambdamart": partial(LambdaMART, **STOPPING),
-    "umart": partial(UMart, **STOPPING),
-}
-
-
-def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
-    """The members of one turn, not fitted."""
+def _plans(settings: Mapping[str, Any], train: RankingDataset | None = None) -> list[tuple[str, Ranker]]:
+    """The members of one turn, not fitted: all, or those that can learn from these data."""
     common = {name: settings[name] for name in ("select_by", "rule", "n_jobs")}
-    clipped = common | {"clip": settings["clip"]}
-    make_trees = _TREES[settings["trees"]]
+    clipped, of_trees = common | {"clip": settings["clip"]}, {"n_trees": settings["n_trees"]}
+    plans: list[tuple[str, Ranker]] = []
     for family in (TREES, PLAIN_TREES) if settings["plain_trees"] else (TREES,):
         for config in CONFIGS[: settings["n_configs"]]:
-            yield family, make_trees(n_trees=settings["n_trees"], **config, **clipped)
+            own = of_trees | config | clipped
+            if settings["trees"] == "stochastic":
+                plans.append((family, UMart.from_preset("stochastic", **{"lambda_l2": 1.0} | own)))
+            else:
+                kind = LambdaMART if settings["trees"] == "lambdamart" else UMart
+                plans.append((family, kind(**STOPPING, **own)))
     for _ in range(settings["n_seeds"]):
         epochs = {"max_epochs": settings["max_epochs"], "patience": settings["max_epochs"]}
-        yield NETWORKS, URank.from_preset("rich-inputs", **NETWORK, **epochs, **clipped)
-    if settings["linear"]:
-        yield LINEAR, LinearRanker(**common)
+        plans.append((NETWORKS, URank.from_preset("rich-inputs", **NETWORK, **epochs, **clipped)))
+    is_shown = train is not None and (train.propensity is not None or train.position is not None)
+    if settings["linear"] and not is_shown and (train is None or _numbers(train)):
+        plans.append((LINEAR, LinearRanker(**common)))
+    return plans
+
+
+def _numbers(data: RankingDataset) -> list[int]:
+    """The features that are not categories."""
+    names = data.feature_names or [""] * data.n_features
+    return [place for place, name in enumerate(names) if not isinstance(data.kinds.get(name), Category)]
+
+
+def _without_categories(data: RankingDataset) -> RankingDataset:
+    """The data with categories that are the same everywhere: a linear ranker then gives them a weight of 0."""
+    numbers = _numbers(data)
+    if len(numbers) == data.n_features:
+        return data
+    features = np.zeros_like(data.features)
+    features[:, numbers] = data.features[:, numbers]
+    return data.with_features(
+        features, data.feature_names, {n: k for n, k in data.kinds.items() if not isinstance(k, Category)}
+    )
 
 
 class _Job(NamedTuple):
@@ -514,73 +644,278 @@ def _jobs(plans: list[tuple[str, Ranker]], n_turns: int, seed: int) -> list[_Job
     return jobs
 
 
-def _streams(jobs: list[_Job]) -> tuple[list[_Job], list[list[_Job]]]:
-    """Members that train before all others, and lists of those that can train side by side.
+class _Fitting:
+    """Fits the members of all turns, one after the other or side by side."""
 
-    Linear rankers limit the threads of BLAS in the whole process, so nothing else may run; they take milliseconds. All
-    networks are one list, because Python would only run one at a time well. The trees of a turn share its features.
-    """
-    linear = [job for job in jobs if job.family == LINEAR]
-    networks = [job for job in jobs if job.family == NETWORKS]
-    trees = [job for job in jobs if job.family not in (LINEAR, NETWORKS)]
-    by_turn = [[job for job in trees if job.turn == turn] for turn in sorted({job.turn for job in trees})]
-    return linear, [own for own in (networks, *by_turn) if own]
+    kept: _FinishedMembers | None = None
+
+    def __init__(self, turns: list[Fold], is_widened: bool, context: FitContext, resources: Resources) -> None:
+        self.turns, self.is_widened, self.context, self.resources = turns, is_widened, context, resources
+
+    def members(self, jobs: list[_Job]) -> Iterator[tuple[int, Member]]:
+        """The members and their numbers, in the order in which they finish."""
+        from tierank.rankers.lightgbm import training_threads
+
+        # Linear rankers limit the threads of BLAS in the whole process, so nothing else may run; they take
+        # milliseconds. All networks are one stream, because Python would only run one at a time well. The trees of a
+        # turn share its features.
+        streams: dict[Any, list[_Job]] = {NETWORKS: []}
+        for job in jobs:
+            streams.setdefault(job.family if job.family in (LINEAR, NETWORKS) else job.turn, []).append(job)
+        linear = streams.pop(LINEAR, [])
+        side_by_side = [stream for stream in streams.values() if stream]
+        n_parallel = count_parallel(len(side_by_side), self.turns[0][0], self.is_widened, self.resources.n_jobs)
+        context = self.context
+        is_resumed = self.kept is not None and self.kept.last is not None
+        if n_parallel == 1 or context.team.size > 1 or context.callbacks.functions or is_resumed:
+            yield from self._fit(jobs, context)
+            return
+        yield from self._fit(linear, context)
+        halt = Event()
+        inner = replace(context, callbacks=Halting(halt))
+        with training_threads(1), warnings.catch_warnings():  # members restore the filters, in any order
+            yield from in_parallel([self._fit(stream, inner) for stream in side_by_side], n_parallel, halt)
+
+    def _fit(self, jobs: list[_Job], context: FitContext) -> Iterator[tuple[int, Member]]:
+        """Fit these members, one after the other, until a callback stops training."""
+        widened: tuple[int, Fold] | None = None
+        for job in jobs:
+            fold = self.turns[job.turn]
+            if job.family == TREES and self.is_widened:
+                if widened is None or widened[0] != job.turn:
+                    widened = job.turn, _of_each(fold, lambda data: add_query_copies(data, self.resources.n_jobs))
+                fold = widened[1]
+            elif job.family == LINEAR:
+                fold = _of_each(fold, _without_categories)
+            part = f"{context.part}.{job.family}" if context.part else job.family
+            model = _fit_member(job, fold, replace(context, part=part, member=job.number), self.kept)
+            center, scale = 0.0, 1.0
+            if not context.seen.has_queries:
+                scores = model.predict(fold[0], self.resources)
+                center, scale = float(scores.mean()), float(scores.std()) or 1.0
+            yield job.number, Member(job.family, job.turn, job.plan, model.best, model, center, scale)
+            context.callbacks.stopped |= self.kept is not None and self.kept.last == job.number
+            if context.is_stopped:
+                break
 
 
-def _plans_for(train: RankingDataset, settings: Mapping[str, Any]) -> list[tuple[str, Ranker]]:
-    """The members of one turn that can learn from these data."""
-    is_linear_left_out = train.propensity is not None or train.position is not None or not _numbers(train)
-    return [plan for plan in _plans(settings) if not (plan[0] == LINEAR and is_linear_left_out)]
+def count_parallel(n_streams: int, train: RankingDataset, is_widened: bool, n_jobs: int | None) -> int:
+    """How many members train side by side: 1 if a single one can use more threads, or the data is too large."""
+    from tierank.rankers.tree_settings import worth_in_threads
+
+    size = train.n_documents, train.n_features * (3 if is_widened else 1)
+    n_parallel = min(n_threads(n_jobs), max(1, n_streams), max(1, _MOST_WIDENED // math.prod(size)))
+    return n_parallel if n_parallel >= min(n_threads(n_jobs), worth_in_threads(*size)) else 1
 
 
-def _numbers(data: RankingDataset) -> list[int]:
-    """The features that are not categories."""
-    names = data.feature_names or [""] * data.n_features
-    return [place for place, name in enumerate(names) if not isinstance(data.kinds.get(name), Category)]
+def _of_each(fold: Fold, change: Callable[[RankingDataset], RankingDataset]) -> Fold:
+    return change(fold[0]), None if fold[1] is None else change(fold[1])
 
 
-def _of_numbers(fold: Fold) -> Fold:
-    """The data with categories that are the same everywhere: a linear ranker then gives them a weight of 0."""
-    train, valid = (None if data is None else _with_numbers(data) for data in fold)
-    return cast("RankingDataset", train), valid
-
-
-def _with_numbers(data: RankingDataset) -> RankingDataset:
-    numbers = _numbers(data)
-    if len(numbers) == data.n_features:
-        return data
-    features = np.zeros_like(data.features)
-    features[:, numbers] = data.features[:, numbers]
-    return data.with_features(
-        features, data.feature_names, {n: k for n, k in data.kinds.items() if not isinstance(k, Category)}
-    )
-
-
-def _joined(outer: str, inner: str) -> str:
-    return f"{outer}.{inner}" if outer else inner
-
-
-def _widened(fold: Fold, is_widened: bool, n_jobs: int | None) -> Fold:
-    if not is_widened:
-        return fold
-    train, valid = fold
-    return add_query_copies(train, n_jobs), None if valid is None else add_query_copies(valid, n_jobs)
-
-
-def _fit_member(ranker: Ranker, fold: Fold, context: FitContext, kept: _Members | None, number: int) -> FittedModel:
-    model = None if kept is None else kept.read(number, ranker)
+def _fit_member(job: _Job, fold: Fold, context: FitContext, kept: _FinishedMembers | None) -> FittedModel:
+    """The model of a member, fitted or from the checkpoint."""
+    model = None if kept is None else kept.read(job.number, job.ranker)
     if model is None:
-        folder = None if kept is None else kept.half(number)
-        inner = replace(context.for_features_of(fold[0]), checkpoint=folder, progress=False, ranker=type(ranker))
-        model = ranker.fit_model(*fold, inner)
+        inner = replace(
+            context,
+            seen=context.seen.with_features_of(fold[0]),
+            settings=job.ranker.checked_settings(),
+            checkpoint=None if kept is None else kept.folder / f"member{job.number}.checkpoint",
+            progress=False,
+            ranker=type(job.ranker),
+        )
+        model = job.ranker.fit_model(*fold, inner)
         if kept is not None:
             if context.is_stopped:  # written before the member, so that a run that is killed in between finds the mark
-                kept.stop(number)
-            kept.write(number, fitted_copy(ranker, model, inner.seen))
+                kept.stop(job.number)
+            kept.write(job.number, fitted_copy(job.ranker, model, inner.seen))
     return model
 
 
-class _Members(Checkpoint):
+def choose_weights(
+    values_of: Callable[[Mapping[str, float]], Floats], families: Sequence[str], strength: float
+) -> dict[str, float]:
+    """The weights that are best for out-of-fold scores, drawn towards equal ones.
+
+    With m_q(w) the metric of query q under the weights w, n the number of queries that have one, e = 1 / families, and
+    s the deviation of m_q(e) over the queries, it climbs to the highest
+
+        mean of m_q(w) / s - strength / n * sum over families of (w - e)^2,   w >= 0,  sum of w = 1
+
+    from equal weights, by moving a twelfth from one family to another as long as the best such move helps. A move that
+    would leave a family less than a sixth takes all of its weight, as so little is not worth its cost. With few queries
+    the weights stay equal; with many they are those that are best out of fold.
+
+    Parameters
+    ----------
+    values_of : callable
+        The metric of each query under some weights; NaN if it is undefined.
+    families : list of str
+        The families.
+    strength : float
+        The number of queries that equal weights count for.
+    """
+    n_families = len(families)
+    equal = np.full(n_families, _UNITS // n_families)
+
+    def known_values(weights: Mapping[str, float]) -> Floats:
+        values = values_of(weights)
+        return np.sort(values[np.isfinite(values)])  # the same bits for queries in any order
+
+    def height(units: NDArray[np.int64]) -> float:
+        known = known_values(dict(zip(families, (units / _UNITS).tolist(), strict=True)))
+        distance = (((units - equal) / _UNITS) ** 2).sum()
+        return float(known.mean() / spread - strength / len(known) * distance)
+
+    spread = float(known_values(dict.fromkeys(families, 1.0 / n_families)).std()) or 1.0
+    units, best = equal, height(equal)
+    while True:
+        moves = list(_moves(units))
+        heights = [height(move) for move in moves]
+        if not moves or max(heights) <= best + _TOLERANCE:
+            return dict(zip(families, (units / _UNITS).tolist(), strict=True))
+        units, best = moves[int(np.argmax(heights))], max(heights)
+
+
+def _moves(units: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """The weights after each move of a twelfth from one family to another; of all, if less than a sixth would stay."""
+    for giver, taker in permutations(np.flatnonzero(units).tolist(), 2):  # a family at 0 stays there
+        step, own = _UNITS // 12, int(units[giver])
+        moved = own if own - step < 2 * step else step
+        after = units.copy()
+        after[giver] -= moved
+        after[taker] += moved
+        yield after
+
+
+def take_turns(
+    train: RankingDataset,
+    valid: RankingDataset | None,
+    rotate: bool,
+    seed: int,
+    n_jobs: int | None = None,
+    team: Team | None = None,
+) -> Iterator[Fold]:
+    """Which queries are learned from, and which validate; in a team, those of this process."""
+    if valid is not None and not rotate:
+        yield train, valid
+        return
+    team = team or Team()
+    pool, parts = deal(train, valid, seed, n_jobs, team)
+    if len(parts) < 2:  # too few queries to hold any back
+        yield pool, None
+        return
+    fewest = min(team.all_gather(min(len(part) for part in parts)))
+    if not fewest:
+        raise DataError(
+            expected=f"queries of all {len(parts)} parts of a blend in each of {team.size} processes",
+            got="a process that has none of one of them",
+            fix="train in fewer processes, or on more queries",
+        )
+    for part in parts if rotate else parts[-1:]:
+        learned = np.ones(pool.n_queries, bool)
+        learned[part] = False
+        yield pool.select(learned), pool.select(part)
+
+
+def deal(
+    train: RankingDataset, valid: RankingDataset | None, seed: int, n_jobs: int | None, team: Team | None = None
+) -> tuple[RankingDataset, list[Rows]]:
+    """All queries of this process, those of ``train`` first, and the parts that take turns in validating.
+
+    The parts have the same size, each with its share of the queries that can be judged; there are fewer parts if there
+    are few queries. Which query is in which part depends on the contents of the queries of all processes, not on their
+    ids, their order or who has them.
+    """
+    pool = train if valid is None else _joined(train, valid)
+    order = canonical_rows(pool, n_jobs)
+    numbering = Numbering(pool, order, team or Team())
+    is_judged = np.fmax.reduceat(pool.ratings, pool.offsets[:-1])[order.queries] > 0
+    judged = numbering.gather(is_judged.astype(np.uint8)) > 0
+    rng = np.random.default_rng(seed)
+    dealt = np.concatenate([rng.permutation(np.flatnonzero(one)) for one in (judged, ~judged)])
+    n_parts, own = min(_PARTS, int(judged.sum())), numbering.own()[dealt]
+    return pool, [np.sort(order.queries[one[one >= 0]]) for one in (own[part::n_parts] for part in range(n_parts))]
+
+
+def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
+    """Both as one data set; queries that have the same id in both are two. Weights of 1 if only one has weights."""
+    for name in ("position", "propensity"):
+        if (getattr(train, name) is None) != (getattr(valid, name) is None):
+            raise DataError(
+                argument="valid",
+                expected=f"{name} in training and validation data or in neither, as queries of both are learned from",
+                got="one of them without it",
+                fix="leave validation data out, or set `rotate`=False",
+            )
+    weighs_rows = train.row_weight is not None or valid.row_weight is not None
+    weighs_queries = train.query_weight is not None or valid.query_weight is not None
+    named = [
+        RankingDataset.from_parts(
+            data.features,
+            data.ratings,
+            data.offsets,
+            np.array([f"{name} {query}" for query in range(data.n_queries)]),
+            row_weight=np.ones(data.n_documents) if weighs_rows and data.row_weight is None else data.row_weight,
+            query_weight=np.ones(data.n_queries) if weighs_queries and data.query_weight is None else data.query_weight,
+            feature_names=train.feature_names,  # those of valid are the same, or it has none
+            kinds=data.kinds,
+            position=data.position,
+            propensity=data.propensity,
+        )
+        for name, data in (("train", train), ("valid", valid))
+    ]
+    return RankingDataset.concat(named)
+
+
+class Halted(Exception):
+    """Raised in the steps of training that is no longer needed."""
+
+
+class Halting(Callbacks):
+    """Callbacks that end training at its next step once ``halt`` is set."""
+
+    def __init__(self, halt: Event) -> None:
+        super().__init__([self._check])
+        self.halt = halt
+
+    def _check(self, step: Step) -> None:
+        if self.halt.is_set():
+            raise Halted
+
+
+def in_parallel(streams: Sequence[Iterator[T]], n_parallel: int, halt: Event) -> Iterator[T]:
+    """What the streams yield, as it comes: ``n_parallel`` of them run at a time, each in one thread.
+
+    If one fails, or the caller stops early, ``halt`` is set, and the others are waited for.
+    """
+    found: SimpleQueue[Any] = SimpleQueue()
+    is_over = object()
+
+    def run(stream: Iterator[T]) -> None:
+        try:
+            with one_thread():
+                for one in stream:
+                    found.put(one)
+            found.put(is_over)
+        except BaseException as error:
+            found.put(error)
+
+    with ThreadPoolExecutor(n_parallel) as pool:
+        for stream in streams:
+            pool.submit(copy_context().run, run, stream)
+        try:
+            for _ in streams:
+                while (one := found.get()) is not is_over:
+                    if isinstance(one, BaseException):
+                        raise one
+                    yield one
+        finally:
+            halt.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _FinishedMembers(Checkpoint):
     """The finished members and the checkpoint of the current one, each in a separate folder."""
 
     def __init__(self, context: FitContext, settings: dict[str, Any], contents: Sequence[str | None]) -> None:
@@ -600,10 +935,6 @@ class _Members(Checkpoint):
         if self.team.is_first:
             with replacing(self.folder / _STOPPED) as fresh:
                 fresh.write_text(str(number), encoding="utf-8")
-
-    def half(self, number: int) -> Path:
-        """The checkpoint of a member that is not finished."""
-        return self.folder / f"member{number}.checkpoint"
 
     def read(self, number: int, ranker: Ranker) -> FittedModel | None:
         """A finished member; the first process of a team has its files."""

@@ -1,226 +1,302 @@
-"""UBoost and UrBoost: a ranker, and networks that are fitted to its residuals, one after the other."""
+"""Boosted networks: a first learner, and networks that are fitted to the residuals, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from tierank.dataset import RankingDataset
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tierank.arrays import Floats, Rows
+from tierank.data.dataset import RankingDataset
 from tierank.errors import ParameterError
-from tierank.export import Scorer
-from tierank.rankers.base import Ranker, fitted_copy
-from tierank.rankers.judged import BASE
-from tierank.rankers.networks import NeuralRanker, window_setting
-from tierank.rankers.presets import Presets, network_presets
-from tierank.settings import Between, Choice, Integer, Number, OneOf, setting
-from tierank.training.model import FitContext, SavedModel, Seen
+from tierank.export import Scorer, StandardisedMean, Sum
+from tierank.kernels.mlp_training import SQUARES, TIERS
+from tierank.losses import Batch, stepwise_urank, windowed_urank
+from tierank.losses.batch import sum_by
+from tierank.networks import TierRNN
+from tierank.rankers.model import FittedModel, Resources, Seen
+from tierank.rankers.network_model import NetworkModel, Weights, build_network, initialised
+from tierank.rankers.network_scoring import Ensemble, QueryLists
+from tierank.rankers.network_training import NetworkFit, Training
+from tierank.rankers.selection import Selection, means_of
+from tierank.transforms import Transform
 
-# torch is imported where networks are trained or loaded.
-if TYPE_CHECKING:
-    from tierank.training.boosted import BoostedModel
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class BoostedNetworks(NeuralRanker):
-    """Base class of uBoost and urBoost: a first learner, and networks fitted to the residuals."""
-
-    LOSS = "windowed_urank"
-
-    window: int | None = window_setting()
-    n_learners: int = setting(5, Integer(1), "maximum number of learners, the first one included")
-    coefficient: float = setting(
-        1.0, Number(above=0), "factor of all learners except the first", search=Between(0.03, 1.0, log=True)
-    )
-    weight_decay: float = setting(1e-2, Number(0, 1e6), "weight decay of AdamW")
-
-    def model_class(self) -> type[BoostedModel]:
-        """The class of the fitted model."""
-        from tierank.training.boosted import BoostedModel
-
-        return BoostedModel
-
-    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
-        """Boosting cannot continue from a model: learners are fitted to residuals of one set of data."""
-        raise ParameterError(
-            argument="start",
-            expected=f"None, as the learners of {type(self).__name__} are fitted to residuals on one set of data",
-            got="a ranker",
-        )
-
-    def check_together(self, settings: Mapping[str, Any]) -> None:
-        """Refuse a position tower: learners that are fitted to residuals have none."""
-        super().check_together(settings)
-        if settings["position_tower"] != "none":
-            raise ParameterError(
-                argument="position_tower",
-                expected="'none', as learners are fitted to residuals, which do not depend on positions",
-                got=repr(settings["position_tower"]),
-                fix="URank has it; or give propensity to fit",
-            )
-
-    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
-        """The residuals of the uRank loss take propensities; a base has to take them too."""
-        super().check_shown(train, settings)
-        base = settings.get("base")
-        if base is not None:
-            base.check_shown(train, base.plain_settings())
-
-    def takes_categories(self) -> bool:
-        """Networks do; a base has to do so too."""
-        base = getattr(self, "base", None)
-        return super().takes_categories() and (not isinstance(base, Ranker) or base.takes_categories())
-
-    def takes_unjudged(self) -> bool:
-        """Networks do; a base has to do so too."""
-        base = getattr(self, "base", None)
-        return not isinstance(base, Ranker) or base.takes_unjudged()
-
-    def takes_parts(self) -> bool:
-        """Networks do; a base has to do so too."""
-        base = getattr(self, "base", None)
-        return super().takes_parts() and (not isinstance(base, Ranker) or base.takes_parts())
-
-    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BoostedModel:
-        """Train learner after learner, while the validation metrics improve."""
-        from tierank.training.networks import fit_inputs, train_networks
-
-        settings = self.checked_settings()
-        base = settings.get("base")
-        inner = None if base is None else base.fit_model(train, valid, context.of_base(type(base)))
-        transform = fit_inputs(settings, train, context.team)
-        model = self.model_class()(settings, context.seen, transform, base=inner)
-        train_networks(model, self.loss_function(settings), (train, valid), context, model.train_members)
-        return model
-
-    def restore_model(self, saved: SavedModel) -> BoostedModel:
-        """The networks of a model folder."""
-        settings = self.plain_settings()
-        base = settings.get("base")
-        inner = None if base is None else base.restore_model(saved.inside("base", saved.facts.get("base")))
-        model = self.model_class().restore(settings, saved, base=inner)
-        model.learners = list(saved.facts.get("learners", ()))
-        return model
-
-    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
-        """All learners that there may be, before training."""
-        from tierank.training.boosted import on_base
-        from tierank.training.networks import fit_inputs
-
-        settings = self.checked_settings()
-        transform = fit_inputs(settings, train.select([0]))
-        networks = self.model_class()(settings, seen, transform).outline()
-        base = settings.get("base")
-        return networks if base is None else on_base(base.outline(train, seen), networks)
-
-    @property
-    def learners_(self) -> list[dict[str, Any]]:
-        """The learners with their metrics, including those that were left out."""
-        return cast("BoostedModel", self.model_).learners
+# The distance between the seeds of learners: no two networks start alike, even with n_seeds runs.
+_APART = 1_000_000
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class UBoost(BoostedNetworks):
-    """uBoost: uRank, and networks fitted to the residuals of the learners before them.
+class BoostedModel(NetworkModel):
+    """A first learner, or a base ranker, and networks fitted to its residuals.
 
-    With F_1 the scores of the first learner and L the uRank loss:
-
-        y_m(d) = -dL / dF_{m-1}(d)                         the residuals, computed once for each learner; with a
-                                                           ``window``, those of the windowed loss
-        g_m    = network with the least mean squared error  (g_m(d) - y_m(d))^2
-        F_m    = F_{m-1} + coefficient g_m
-
-    The epoch of each learner is the one with which F_m is best on the validation data. A learner that does not improve
-    on F_{m-1} is left out, and ends training. Without validation data all learners are trained to the last epoch.
-    With ``n_seeds`` all of this is done once per seed, except ``base``, which is fitted once.
-
-    Examples
-    --------
-    >>> from tierank import make_ranking
-    >>> train, valid = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
-    >>> ranker = UBoost(max_epochs=5, n_learners=2).fit(train)
-    >>> [row["learner"] for row in ranker.learners_]
-    [1, 2]
+    Attributes
+    ----------
+    base : FittedModel or None
+        The first learner, if it is not a network of this model.
+    learners : list of dict
+        The learners with their metrics, including those that were left out.
     """
 
-    base: Ranker | None = setting(
-        None,
-        BASE,
-        "the first learner, any ranker with its own settings: UBoost(base=UMart()) fits networks to the residuals of"
-        " trees; None for URank with the settings of this ranker",
-    )
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        seen: Seen,
+        transform: Transform,
+        members: list[Weights] | None = None,
+        base: FittedModel | None = None,
+    ) -> None:
+        super().__init__(settings, seen, transform, members)
+        self.base = base
+        self.learners: list[dict[str, Any]] = []
+
+    def learner(self, number: int, seed: int, device: str) -> nn.Module:
+        """A learner before training: the first one, or one for residuals."""
+        if number == 1:
+            return self.first_learner(seed, device)
+        # Residuals are positive and negative, even if scores are not.
+        own: dict[str, Any] = {"output_activation": None}
+        if self.settings["residual_hidden"] is not None:
+            own["hidden"] = self.settings["residual_hidden"]
+        return build_network(self.settings | own, self.inputs, seed, device)
+
+    def first_learner(self, seed: int, device: str) -> nn.Module:
+        """The network of the settings."""
+        return build_network(self.settings, self.inputs, seed, device)
+
+    def build(self, weights: Weights, device: str) -> nn.Module:
+        """The ensemble with these weights."""
+        ensemble = self._ensemble(sorted({int(name.partition(".")[0]) for name in weights}), device)
+        ensemble.load_state_dict(weights)
+        return ensemble
+
+    def untrained(self) -> nn.Module:
+        """All learners, untrained."""
+        first = 1 if self.settings.get("base") is None else 2
+        return self._ensemble(range(first, self.settings["n_learners"] + 1), "cpu")
+
+    def _ensemble(self, numbers: Sequence[int], device: str) -> Ensemble:
+        learners = {number: self.learner(number, self.settings["seed"], device) for number in numbers}
+        return Ensemble(learners, self.settings["coefficient"])
+
+    def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
+        """The scores of each ensemble, added to those of the base."""
+        scores = super().member_scores(data, resources)
+        if self.base is None:
+            return scores
+        base = self.base.predict(data, resources)
+        return [base + one for one in scores]
+
+    def member_contributions(
+        self, data: RankingDataset, above: Rows, below: Rows, resources: Resources
+    ) -> list[Floats]:
+        """The contributions in each ensemble, added to those in the base."""
+        of_members = super().member_contributions(data, above, below, resources)
+        if self.base is None:
+            return of_members
+        base = self.base.contributions(data, above, below, resources)
+        return [base + one for one in of_members]
 
     @property
-    def base_(self) -> Ranker | None:
-        """The fitted base ranker, if there is one."""
-        base = cast("BoostedModel", self.model_).base
-        return None if base is None else fitted_copy(self.settings_["base"], base, self.seen_)
+    def needs_list(self) -> bool:
+        """Whether the networks or the base score whole lists."""
+        return super().needs_list or (self.base is not None and self.base.needs_list)
+
+    def behind_embeddings(self, member: nn.Module, features: Tensor) -> tuple[nn.Module, Tensor]:
+        """The learners behind their embeddings, and what each is given there, side by side."""
+        if not self.inputs.levels:
+            return member, features
+        learners = {
+            int(n): super(BoostedModel, self).behind_embeddings(one, features) for n, one in member.named_children()
+        }
+        networks = {n: network for n, (network, _) in learners.items()}
+        given = [own for _, own in learners.values()]
+        return Ensemble(networks, self.settings["coefficient"], shares_inputs=False), torch.cat(given, dim=1)
+
+    def portable_member(self, member: nn.Module) -> Scorer:
+        """One ensemble in the neutral form."""
+        if not isinstance(member, Ensemble):
+            return super().portable_member(member)
+        return Sum(tuple((factor, self.portable_member(one)) for factor, one in member.terms()))
+
+    def portable(self) -> Scorer:
+        """The ensembles, with the base before each."""
+        networks = super().portable()
+        return networks if self.base is None else on_base(self.base.portable(), networks)
+
+    def files(self) -> dict[str, bytes]:
+        """The weights, and the files of the base."""
+        of_base = {} if self.base is None else self.base.files()
+        return super().files() | {f"base.{name}": content for name, content in of_base.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """The history of training, and the learners."""
+        base = None if self.base is None else self.base.facts()
+        return super().facts() | {"learners": self.learners, "base": base}
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class UrBoost(BoostedNetworks):
-    """urBoost: a recurrent network that selects one tier after another, and networks fitted to its residuals.
+class TierRNNModel(BoostedModel):
+    """A boosted model whose first learner is the recurrent network of urBoost."""
 
-    The first learner is ``TierRNN``: it is trained with the scores that documents have at the step of each tier, and
-    ranks by those of the first step, which need no ratings. The other learners are as in ``UBoost``, with the network
-    of the setting ``network``. ``n_learners=1`` is urRank, the recurrent network alone. With a ``window``, the loss of
-    each step and the residuals are those of Eq. 3.
+    def first_learner(self, seed: int, device: str) -> nn.Module:
+        """The recurrent network."""
+        names = ("hidden", "activation", "dropout", "pooling", "score_from", "cell", "inference")
+        network = TierRNN(self.inputs.width, **{name: self.settings[name] for name in names}, seed=seed)
+        return initialised(network, self.settings, self.inputs, seed, device)
 
-    ``inference="documents"`` ranks as the paper tried and found worse: the best document by the scores of this step is
-    chosen, the state continues from it, and the others are scored again, until none is left. The score of a
-    document is then how many are chosen after it. A query of n documents takes n steps over all that are left. There is
-    nothing to add residuals to, so it needs ``n_learners=1``.
+    @property
+    def needs_list(self) -> bool:
+        """Whether documents are chosen one by one, or the learners look at lists."""
+        return super().needs_list or self.settings["inference"] == "documents"
 
-    Examples
-    --------
-    >>> from tierank import make_ranking
-    >>> train, valid = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
-    >>> ranker = UrBoost(max_epochs=5, n_learners=1).fit(train)
-    >>> ranker.predict(valid).shape == (valid.n_documents,)
-    True
+    def member_contributions(
+        self, data: RankingDataset, above: Rows, below: Rows, resources: Resources
+    ) -> list[Floats]:
+        """The contributions in each ensemble. Refused if documents are chosen one by one: choices have no gradient."""
+        if self.settings["inference"] == "documents":
+            raise ParameterError(argument="inference", expected="'first', to explain scores", got="'documents'")
+        return super().member_contributions(data, above, below, resources)
+
+
+def boost_members(model: BoostedModel, task: NetworkFit) -> None:
+    """Train one learner after another, while the validation metrics improve, once for each seed."""
+    settings, judge = task.settings, task.judge
+    for member in range(settings["n_seeds"]):
+        model.members.append({})
+        selection = Selection()
+        train = FrozenScores(task.lists, model.base, settings)
+        valid = None if task.valid is None else FrozenScores(task.valid, model.base, settings)
+        if model.base is not None:
+            row = {} if judge is None or valid is None else means_of(judge(valid.scores), task.lists.team)
+            selection.is_better(list(row.values()))
+            model.learners.append({"member": member, "learner": 1, **row, "kept": True})
+        for number in range(1 if model.base is None else 2, settings["n_learners"] + 1):
+            place, seed = {"member": member, "learner": number}, settings["seed"] + member + _APART * (number - 1)
+            if number == 1:
+                kind = StepTraining if isinstance(model, TierRNNModel) else Training
+                training = kind(model.learner(1, seed, settings["device"]), task, place, seed)
+            else:
+                residuals = find_residuals(train.scores, task.lists, settings["window"])
+                if not any(task.lists.team.all_gather(bool(residuals.any()))):
+                    break
+                network = model.learner(number, seed, settings["device"])
+                training = ResidualTraining(residuals, valid, network, task, place, seed)
+            if not _train_learner(model, training, selection) or task.context.is_stopped:
+                break
+            for frozen in (train, valid):
+                if frozen is not None:
+                    frozen.add(training.network, 1.0 if number == 1 else settings["coefficient"])
+        if task.context.is_stopped:
+            break
+
+
+def _train_learner(model: BoostedModel, training: Training, selection: Selection) -> bool:
+    """Train a learner, and keep it if the ensemble is better with it; the first one is kept in any case."""
+    member, number, state = training.place["member"], training.place["learner"], training.state
+    n_seeds, n_learners = training.settings["n_seeds"], training.settings["n_learners"]
+    label = f"learner {number} of {n_learners}"
+    is_kept = number == 1
+    try:
+        training.run(label if n_seeds == 1 else f"network {member + 1} of {n_seeds}, {label}")
+        is_kept = state.best is None or selection.is_better(state.best)
+    finally:  # even if the loss was not finite: what was learned so far is kept
+        model.history += state.history
+        if state.best_epoch:
+            model.learners.append(state.history[state.best_epoch - 1] | {"kept": is_kept})
+        if is_kept:
+            model.members[member] |= {f"{number}.{name}": tensor for name, tensor in state.kept.items()}
+            model.n_epochs.append(state.best_epoch)
+    training.network.load_state_dict(state.kept)
+    return is_kept
+
+
+class StepTraining(Training):
+    """The training of a recurrent network: the loss of tier t takes the scores of step t."""
+
+    network: TierRNN
+
+    def values(self, features: Tensor, batch: Batch) -> Tensor:
+        """The loss of each query."""
+        return stepwise_urank(self.network.step_scores(features, batch), batch, window=self.settings["window"])
+
+    def compiled_loss(self) -> tuple[int, Tensor] | None:
+        """The loss for compiled steps, without a window."""
+        return (TIERS, self.lists.whole.urank_weights) if self.settings["window"] is None else None
+
+
+class ResidualTraining(Training):
+    """The training of a learner that is fitted to residuals, and judged as a part of the ensemble."""
+
+    def __init__(self, residuals: Tensor, valid: FrozenScores | None, *training: Any) -> None:
+        self.residuals, self.frozen = residuals, valid
+        super().__init__(*training)
+
+    def values(self, features: Tensor, batch: Batch) -> Tensor:
+        """The mean squared error of each query, over all copies of its documents."""
+        errors: Tensor = self.network(features, batch) - self.residuals.index_select(0, batch.rows)
+        squares = batch.counted(errors.double().square())  # the square of a gain of 2^64 overflows in single precision
+        n_copies = batch.lengths if batch.row_weight is None else sum_by(batch.row_weight, batch.query, batch.n_queries)
+        return sum_by(squares, batch.query, batch.n_queries) / n_copies
+
+    def compiled_loss(self) -> tuple[int, Tensor]:
+        """The loss for compiled steps."""
+        return SQUARES, self.residuals
+
+    def valid_scores(self, valid: QueryLists) -> Floats:
+        """The scores of the ensemble with this learner."""
+        scores = super().valid_scores(valid)
+        return scores if self.frozen is None else self.frozen.plus(self.settings["coefficient"] * scores)
+
+
+class FrozenScores:
+    """The scores of the ensemble so far, kept: each learner is evaluated once."""
+
+    def __init__(self, lists: QueryLists, base: FittedModel | None, settings: Mapping[str, Any]) -> None:
+        self.lists, resources = lists, Resources(settings["n_jobs"], settings["device"])
+        self.of_base = 0.0 if base is None else base.predict(lists.data, resources)
+        self.of_networks = np.zeros(lists.data.n_documents)
+
+    @property
+    def scores(self) -> Floats:
+        """One score per document, in the order of the data set."""
+        return self.of_base + self.of_networks
+
+    def plus(self, more: Floats) -> Floats:
+        """The scores with those of one more learner, to the bits that prediction gives."""
+        return self.of_base + (self.of_networks + more)
+
+    def add(self, network: nn.Module, coefficient: float) -> None:
+        """Add a learner."""
+        self.of_networks = self.of_networks + coefficient * self.lists.scores(network)
+
+
+def on_base(base: Scorer, learners: Scorer) -> Scorer:
+    """The learners of each member with the base before them."""
+    if isinstance(learners, StandardisedMean):
+        return StandardisedMean(tuple(on_base(base, member) for member in learners.parts))
+    parts = learners.parts if isinstance(learners, Sum) else ((1.0, learners),)
+    return Sum(((1.0, base), *parts))
+
+
+def find_residuals(scores: Floats, lists: QueryLists, window: int | None = None) -> Tensor:
+    """The residuals that a learner is fitted to, -dL / dF(d) of the uRank loss L, for documents in canonical order.
+
+    In the terms of the paper (Algorithm 2), with p(d) = e^F(d) / (e^F(d) + k(s~(d))) the likelihood of d among itself
+    and the documents rated lower:
+
+        y(d) = 1 / (|R| - 1) * (G(d) (1 - p(d)) - sum over d' rated higher of G(d') e^F(d) / (e^F(d') + k(s~(d'))))
+
+    With a ``window``, of the windowed loss (Eq. 3). With b the windows below d, and b(d) the one that d is in among the
+    documents rated lower than d':
+
+        y(d) = 1 / (|R| - 1) * (G(d) sum over b of k(b) / (e^F(d) + k(b))
+                                - sum over d' rated higher of G(d') e^F(d) / (e^F(d') + k(b(d))))
+
+    With row weights L is that of the loss with row weights, and the residual is that of one copy: -dL / dF(d) / c(d);
+    0 where c(d) is 0.
     """
-
-    pooling: str = setting(
-        "max", Choice(("max", "mean")), "pooling of the documents of a tier", search=OneOf(("max", "mean"))
-    )
-    cell: str = setting(
-        "rnn",
-        Choice(("rnn", "gru", "lstm")),
-        "the recurrent cell; gru and lstm have no export",
-    )
-    inference: str = setting(
-        "first",
-        Choice(("first", "documents")),
-        "what ranks: the scores of the first step, or documents, chosen one by one",
-    )
-    score_from: str = setting(
-        "both",
-        Choice(("both", "state")),
-        "what scores are computed from: both, the state and the document (the paper), or state (its authors' program)",
-        search=OneOf(("both", "state")),
-    )
-
-    PRESETS: ClassVar[Presets] = network_presets(authors={"score_from": "state"})
-
-    def model_class(self) -> type[BoostedModel]:
-        """The class of the fitted model, whose first learner is recurrent."""
-        from tierank.training.boosted import TierRNNModel
-
-        return TierRNNModel
-
-    def check_together(self, settings: Mapping[str, Any]) -> None:
-        """Refuse an output activation: the recurrent network has a linear output."""
-        super().check_together(settings)
-        if settings["output_activation"] is not None:
-            raise ParameterError(
-                argument="output_activation",
-                expected="None: the recurrent network has a linear output",
-                got=repr(settings["output_activation"]),
-            )
-        if settings["inference"] == "documents" and settings["n_learners"] > 1:
-            raise ParameterError(
-                argument="inference",
-                expected="'first' with several learners: documents that are chosen one by one have no score to add to",
-                got="'documents'",
-                fix="give n_learners=1",
-            )
+    batch = lists.whole
+    frozen = torch.tensor(scores[lists.order], dtype=batch.dtype, device=batch.device, requires_grad=True)
+    residuals = -torch.autograd.grad(windowed_urank(frozen, batch, window=window).sum(), frozen)[0]
+    return residuals if batch.row_weight is None else torch.where(batch.row_weight > 0, residuals / batch.row_weight, 0)

@@ -1,19 +1,35 @@
-"""Models that LightGBM trained, as fitted rankers."""
+"""Models that LightGBM trained, as fitted rankers.
+
+Model folders → fitted rankers.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from tierank.checks import as_names
-from tierank.dataset import RankingDataset
-from tierank.errors import DataError, NotFittedError, ParameterError
+from tierank.data.checks import as_names
+from tierank.data.dataset import RankingDataset
+from tierank.errors import DataError, NotFittedError, ParameterError, TierankError
+from tierank.extras import needing
 from tierank.files import as_path
+from tierank.rankers.base import Ranker, fitted_copy
+from tierank.rankers.folder import (
+    MODEL,
+    Damaged,
+    Known,
+    damaged,
+    decode_settings,
+    known_class,
+    read_folder,
+    read_settled,
+)
+from tierank.rankers.model import FitContext, FittedModel, SavedModel, Seen
 from tierank.rankers.trees import FittedTrees
 from tierank.settings import Integer, Optional, setting
-from tierank.training.model import FitContext, FittedModel, SavedModel, Seen
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -44,7 +60,7 @@ class LightGBMRanker(FittedTrees):
 
     def restore_model(self, saved: SavedModel) -> FittedModel:
         """The trees of a model folder."""
-        from tierank.training.trees import TreeModel
+        from tierank.rankers.tree_training import TreeModel
 
         return TreeModel.restore(saved, query_features=False, base=None)
 
@@ -80,8 +96,8 @@ def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> 
     >>> bool((ranker.predict(data) == own.predict(data.features)).all())
     True
     """
-    from tierank.training.tree_text import adopt_text, has_missing, head_fields
-    from tierank.training.trees import TreeModel, count_trees, with_names
+    from tierank.rankers.tree_text import adopt_text, count_trees, has_missing, head_fields, with_names
+    from tierank.rankers.tree_training import TreeModel
 
     where, text = _text_of(model)
     try:
@@ -98,9 +114,8 @@ def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> 
         given_names = as_names(feature_names, len(names))
         text = with_names(text, given_names)
     seen = Seen(len(names), given_names, has_queries=True, has_missing=has_missing(text))
-    ranker = LightGBMRanker()
-    ranker.hold(TreeModel(text, [], 0, seen, query_features=False, n_before=count_trees(text)), seen)
-    return ranker
+    trees = TreeModel(text, [], 0, seen, query_features=False, n_before=count_trees(text))
+    return cast("LightGBMRanker", fitted_copy(LightGBMRanker(), trees, seen))
 
 
 def _text_of(model: Any) -> tuple[str, str]:
@@ -109,7 +124,7 @@ def _text_of(model: Any) -> tuple[str, str]:
 
     if isinstance(model, lightgbm.LGBMModel):
         if not model.__sklearn_is_fitted__():
-            raise NotFittedError(f"this {type(model).__name__} is not fitted: call fit first")
+            raise NotFittedError(f"this {type(model).__name__} is not fitted", fix="call fit first")
         model = model.booster_
     if isinstance(model, lightgbm.Booster):
         return "model", model.model_to_string()
@@ -129,3 +144,36 @@ def _text_of(model: Any) -> tuple[str, str]:
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         got = f": {getattr(error, 'strerror', None) or error}"
         raise DataError(where=model, expected="a file that can be read", got=got) from None
+
+
+# What reading a file that is not what it claims to be can raise.
+_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+
+
+def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
+    """The ranker of a model folder; the checksum of every file is verified before it is read."""
+
+    def read_once(folder: Path) -> Ranker:
+        description, files = read_folder(folder)
+        file = folder / MODEL.file
+        try:
+            kind = known_class(known.rankers, "ranker", description["ranker"])
+            ranker = kind(**decode_settings(description["settings"], known))
+            if not isinstance(ranker, Ranker):
+                raise DataError(argument="rankers", expected="classes derived from tierank.Ranker", got=kind.__name__)
+            seen = Seen.from_json(description, files)
+            if not isinstance(description["fitted"], dict):
+                raise Damaged("fitted")
+            with needing(kind.__name__):
+                model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
+            return fitted_copy(ranker, model, seen)
+        except ParameterError as error:
+            raise DataError(f"settings: {error}", where=file) from None
+        except TierankError as error:
+            raise error.at(file) if error.where is None else error from None
+        except KeyError as error:
+            raise damaged(file, f"no {error}") from None
+        except _OF_DAMAGE as error:
+            raise damaged(file, str(error)) from None
+
+    return read_settled(as_path(path, "path", "the path of a model folder"), read_once)[0]

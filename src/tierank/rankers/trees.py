@@ -1,4 +1,7 @@
-"""UMart, LambdaMART and TreeRanker: boosted trees that differ in what they optimise."""
+"""UMart, LambdaMART and TreeRanker: boosted trees that differ in what they optimise.
+
+Their settings are in ``tree_settings``; ``tree_training.train_trees`` grows the trees. LightGBM is imported there.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +13,41 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.dataset import RankingDataset
+from tierank.data.dataset import RankingDataset
+from tierank.data.matching import check_fitted
+from tierank.data.relevance import Gain, gain_levels
 from tierank.errors import ParameterError
 from tierank.export import Scorer, Sum
-from tierank.objectives import (
-    LAMBDARANK_VERSIONS,
-    LambdaRankObjective,
+from tierank.losses.custom import (
     LossObjective,
-    Objective,
-    StochasticUMartObjective,
-    UMartObjective,
     as_loss,
     check_loss_settings,
     check_reads_gain,
     check_reads_propensity,
 )
-from tierank.objectives.stochastic import MOST_DRAWS
-from tierank.rankers.base import Ranker, fitted_copy
-from tierank.rankers.presets import Presets, tree_presets
-from tierank.rankers.tree_settings import TreeSettings
-from tierank.relevance import Gain, as_gain, gain_levels
-from tierank.settings import Between, Checked, Choice, Flag, Integer, Number, OneOf, Optional, declared, setting
-from tierank.training.checkpoint import described_settings
-from tierank.training.model import FitContext, SavedModel, Seen
+from tierank.losses.objective import Objective
+from tierank.losses.stochastic import NoiseSettings, StochasticUMartObjective
+from tierank.losses.umart import (
+    GAIN,
+    GAIN_HELP,
+    LambdaRankObjective,
+    LambdaRankSettings,
+    OrderSettings,
+    PairSettings,
+    UMartObjective,
+)
+from tierank.rankers.base import Ranker, fitted_copy, with_base
+from tierank.rankers.checkpoint import described_settings
+from tierank.rankers.model import FitContext, SavedModel, Seen
+from tierank.rankers.settings import Presets, tree_presets
+from tierank.rankers.tree_settings import TreeSettings, check_parameters, lightgbm_parameters, why_unknown
+from tierank.settings import Between, Checked, Choice, Number, Optional, declared, setting
 
-# LightGBM is imported where trees are grown or loaded.
 if TYPE_CHECKING:
     import lightgbm
 
-    from tierank.training.trees import TreeModel
+    from tierank.rankers.tree_training import TreeModel
+
 
 # Neighbours in random orders, and splits at random thresholds; docs/stochastic.md has the figures.
 _STOCHASTIC = {
@@ -52,22 +61,6 @@ _STOCHASTIC = {
     "extra_trees": True,
     "n_trees": 1000,
 }
-
-GAIN = Checked("'exp2', 'linear', a list, a mapping or a function", as_gain)
-_GAIN_HELP = (
-    "gain of a rating: exp2 (2^r - 1), linear, a list for the ratings 0, 1, 2, ..., a mapping, or a function (which"
-    " cannot be saved)"
-)
-_NORM_HELP = (
-    "p of learned propensities (Hu et al. 2019), which are raised to 1 / (p + 1): 0 leaves them unchanged, more is"
-    " more careful; XGBoost's lambdarank_bias_norm"
-)
-_TIES = Choice(("mean", "rows"))
-_TIES_HELP = "documents with equal scores: mean takes the expectation over their orders, rows an arbitrary order"
-
-
-# Settings of objectives that learn propensities.
-_OF_CLICKS = ("propensity_norm", "clip")
 
 
 class FittedTrees(Ranker):
@@ -90,7 +83,7 @@ class FittedTrees(Ranker):
         array
             One number per feature.
         """
-        self._check_fitted()
+        check_fitted(self)
         return self._trees.importance(Choice(("gain", "split")).check("importance", kind))
 
     @property
@@ -98,12 +91,6 @@ class FittedTrees(Ranker):
         """The share of each feature in the total gain of all splits."""
         gains = self.importance("gain")
         return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
-
-    def named_importances(self) -> tuple[list[str], NDArray[np.float64]]:
-        """The names of the features and the total gain of the splits on each."""
-        gains = self.importance("gain")
-        names = self.seen_.feature_names or tuple(f"feature {j}" for j in range(1, len(gains) + 1))
-        return list(names), gains
 
     @property
     def booster_(self) -> lightgbm.Booster:
@@ -113,7 +100,7 @@ class FittedTrees(Ranker):
         """
         import lightgbm
 
-        self._check_fitted()
+        check_fitted(self)
         return lightgbm.Booster(model_str=self._trees.text)
 
     @property
@@ -127,40 +114,49 @@ class BoostedTrees(FittedTrees, TreeSettings):
     """Base class of the tree rankers. A subclass says what they optimise."""
 
     # What to do instead of setting a parameter of LightGBM's own lambdarank.
-    INSTEAD: ClassVar[dict[str, str]] = {}
+    INSTEAD: ClassVar[dict[str, str]] = {
+        "sigmoid": "give sigma",
+        "lambdarank_truncation_level": "give truncation",
+        "label_gain": "give gain, which takes such a list",
+    }
 
-    def takes_categories(self) -> bool:
-        """Trees can split by category; a base has to take categories too."""
-        return not isinstance(self.base, Ranker) or self.base.takes_categories()
+    def capabilities(self) -> frozenset[str]:
+        """Trees can do all of it, as far as their base can too."""
+        return with_base(frozenset(("categories", "unjudged", "parts", "positions", "start")), self.base)
 
     @abstractmethod
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """What the trees optimise."""
 
     @classmethod
-    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
+    def _unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
         """The error for a setting that is not known: names LightGBM's parameters, and what they are called here."""
-        from tierank.training.tree_parameters import why_unknown
-
-        return why_unknown(cls.__name__, name, known, cls.INSTEAD) or super().unknown_setting(name, known)
+        return why_unknown(cls.__name__, name, known, cls.INSTEAD) or super()._unknown_setting(name, known)
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
-        """Check LightGBM's parameters and the objective."""
-        from tierank.training.tree_parameters import check_parameters
-
+        """Check settings that depend on each other."""
         check_parameters(settings)
-        for name in ("patience", "select_over"):
-            if settings["keep"] == "all" and settings[name] != declared(self)[name].default:
-                raise ParameterError(
-                    argument=name,
-                    expected="its default with `keep`='all', which grows all trees",
-                    got=repr(settings[name]),
-                )
-        self.objective(settings)
+        if settings["keep"] == "all":
+            self._refuse_idle(settings, ("patience", "select_over"), "`keep`='all', which grows all trees")
 
-    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+    def _refuse_idle(self, settings: Mapping[str, Any], names: Sequence[str], when: str) -> None:
+        """Raise ``ParameterError`` if one of these settings, which then have no effect, is not its default."""
+        for name in names:
+            if settings[name] not in (declared(self)[name].default, None):
+                raise ParameterError(f"has no effect with {when}", argument=name, fix=f"leave out `{name}`")
+
+    def check_inputs(
+        self, settings: Mapping[str, Any], train: RankingDataset | None = None, start: Ranker | None = None
+    ) -> None:
         """Trees can be added to those of any tree ranker that sees the same features and has the same base."""
-        from tierank.training.trees import TreeModel
+        base = settings["base"]
+        if base is not None:
+            base.check_inputs(base.checked_settings(), train)
+        super().check_inputs(settings, train, start)
+        if start is None:
+            return
+        from tierank.rankers.tree_text import has_linear_leaves, head_fields
+        from tierank.rankers.tree_training import TreeModel
 
         model = start.model_
         if not isinstance(model, TreeModel):
@@ -173,75 +169,60 @@ class BoostedTrees(FittedTrees, TreeSettings):
         if model.query_features != settings["query_features"]:
             got = f"query_features={model.query_features}"
             raise ParameterError(argument="start", expected="a model with the same `query_features`", got=got)
-        bases = [described_settings(one) for one in (settings["base"], start.settings_.get("base"))]
-        if bases[0] != bases[1]:
-            raise ParameterError(
-                argument="start", expected="a model with the same `base`, which is not trained again", got="another one"
-            )
-
-    def takes_unjudged(self) -> bool:
-        """Trees leave out unjudged documents, after features relative to the query were computed from all."""
-        base = getattr(self, "base", None)
-        return not isinstance(base, Ranker) or base.takes_unjudged()
-
-    def takes_parts(self) -> bool:
-        """Trees do; a base has to do so too."""
-        base = getattr(self, "base", None)
-        return not isinstance(base, Ranker) or base.takes_parts()
-
-    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
-        """Trees take propensities, and learn them from positions, as far as their base does."""
-        if settings["base"] is not None:
-            settings["base"].check_shown(train, settings["base"].plain_settings())
+        before = [int(sign) for sign in head_fields(model.text).get("monotone_constraints", "").split()]
+        now = [*(settings["monotone_constraints"] or ())] * (3 if model.query_features else 1)
+        for same, is_so in (
+            (
+                "`base`, which is not trained again",
+                described_settings(base) == described_settings(start.settings_.get("base")),
+            ),
+            ("`linear_tree`", has_linear_leaves(model.text) == settings["linear_tree"]),
+            (
+                "`monotone_constraints`, as otherwise the sum would not be monotone",
+                (before if any(before) else []) == (now if any(now) else []),
+            ),
+        ):
+            if not is_so:
+                raise ParameterError(argument="start", expected=f"a model with the same {same}", got="another one")
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> TreeModel:
         """Grow trees, on the residuals of ``base`` if there is one."""
-        from tierank.training.trees import TreeModel, train_trees
+        from tierank.rankers.tree_training import TreeModel, train_trees
 
-        settings = self.checked_settings()
+        settings = context.settings
         if not isinstance(settings["gain"], str):
             # Of all data, so that all processes of a team agree.
             gain_levels(train.ratings[train.is_judged], settings["gain"])
-        team, base = context.team, settings["base"]
-        parts = team.part(train), None if valid is None else team.part(valid)
-        objective = self.objective(settings)
-        base_model = None
+        parts = context.team.part(train), None if valid is None else context.team.part(valid)
+        base, base_model, start = settings["base"], None, context.start
         if base is not None:
-            start = context.start
             if isinstance(start, TreeModel):  # whose base is not trained again: its trees correct that one
                 base_model = start.base
             else:
-                base_model = base.fit_model(train, valid, context.of_base(type(base)))
+                base_model = base.fit_model(train, valid, context.of_base(base))
             context = replace(context.inside("trees"), start=start)
-        return train_trees(settings, self._parameters(settings), objective, parts, context, base_model)
+        params, objective = lightgbm_parameters(settings), self.objective(settings)
+        return train_trees(settings, params, objective, *parts, context, base_model)
 
     def restore_model(self, saved: SavedModel) -> TreeModel:
         """The trees of a model folder."""
-        from tierank.training.trees import TreeModel
+        from tierank.rankers.tree_training import TreeModel
 
         settings = self.get_params(deep=False)
-        self._check_loaded(settings)
+        if settings.get("loss", "") is not None:  # a loss of the user's own is not saved
+            self.checked_settings()
         base = settings["base"]
         inner = None if base is None else base.restore_model(saved.inside("base", saved.facts.get("base")))
         return TreeModel.restore(saved, settings["query_features"], inner)
 
-    def _check_loaded(self, settings: Mapping[str, Any]) -> None:
-        self.checked_settings()
-
-    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
+    def export_skeleton(self, train: RankingDataset, seen: Seen, settings: Mapping[str, Any]) -> Scorer:
         """One split, and what the base will be."""
-        from tierank.training.trees import outline_trees
+        from tierank.rankers.tree_training import outline_trees
 
-        settings = self.checked_settings()
-        trees = outline_trees(self._parameters(settings), settings["query_features"], seen)
-        base = settings["base"]
-        return trees if base is None else Sum(((1.0, base.outline(train, seen)), (1.0, trees)))
-
-    def _parameters(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        from tierank.training.tree_parameters import lightgbm_parameters
-
-        defaults = {name: one.default for name, one in self.lightgbm_settings().items()}
-        return lightgbm_parameters(settings, defaults)
+        trees, base = outline_trees(settings, seen), settings["base"]
+        if base is None:
+            return trees
+        return Sum(((1.0, base.export_skeleton(train, seen, base.checked_settings())), (1.0, trees)))
 
     @property
     def base_(self) -> Ranker | None:
@@ -261,7 +242,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class UMart(BoostedTrees):
+class UMart(PairSettings, OrderSettings, NoiseSettings, BoostedTrees):
     """uMart: boosted trees that follow the windowed uRank likelihood.
 
     The mathematics is in ``tierank.OBJECTIVES["umart"]``; ``tierank list settings umart`` lists the settings.
@@ -282,66 +263,39 @@ class UMart(BoostedTrees):
         "factor of each tree; with hessian='code', which is twice the true one, 0.1 is a step of 0.05",
         search=Between(0.02, 0.2, log=True),
     )
-    window: int | None = setting(
-        2,
-        Optional(Integer(1), "all of them"),
-        "number of lower-rated documents per window; 1 gives LambdaMART's pairs",
-        search=OneOf((1, 2, 5, 10, None)),
-    )
-    sigma: float = setting(2.0, Number(above=0), "steepness of the likelihood")
-    hessian: str = setting("code", Choice(("code", "exact", "paper")), "code (as the authors' program), exact or paper")
-    weights: str = setting(
-        "ndcg", Choice(("ndcg", "gain", "none")), "weights of pairs: ndcg, gain (the plain uRank gains) or none"
-    )
-    truncation: int | None = setting(
-        None, Optional(Integer(1), "keep all"), "leave out pairs with both documents ranked below this"
-    )
-    idcg_at: int | None = setting(None, Optional(Integer(1), "all"), "number of ranks in the ideal DCG")
-    gain: Gain = setting("exp2", GAIN, _GAIN_HELP)
-    ties: str = setting("mean", _TIES, _TIES_HELP)
-    noise: float = setting(
-        0.0,
-        Number(0),
-        "above 0: the stochastic uMart, which compares neighbours in random orders; the scale of the noise on scores",
-    )
-    n_draws: int = setting(10, Integer(1, MOST_DRAWS), "number of random orders in each round, with noise above 0")
-    decay: float = setting(
-        0.99, Number(above=0, most=1), "factor of the weight of a pair for each place further down, with noise above 0"
-    )
-    propensity_norm: float = setting(1.0, Number(0), _NORM_HELP)
-
-    INSTEAD: ClassVar[dict[str, str]] = {
-        "sigmoid": "give sigma",
-        "lambdarank_truncation_level": "give truncation",
-        "lambdarank_norm": "give weights",
-        "label_gain": "give gain, which takes such a list",
-    }
+    INSTEAD: ClassVar[dict[str, str]] = {**BoostedTrees.INSTEAD, "lambdarank_norm": "give weights"}
     PRESETS: ClassVar[Presets] = {
         **tree_presets(paper={}, authors={"idcg_at": 20, "ties": "rows"}, is_windowed=True),
         "stochastic": _STOCHASTIC,
     }
 
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Refuse settings that have no effect with noise, or without, and with other weights of pairs."""
+        super().check_together(settings)
+        has_noise, weights = settings["noise"] > 0, settings["weights"]
+        if has_noise:
+            self._refuse_idle(settings, ("truncation", "ties"), "`noise` above 0")
+            if weights == "none":
+                raise ParameterError(argument="weights", expected="'gain' or 'ndcg' with `noise` above 0", got="'none'")
+        else:
+            self._refuse_idle(settings, ("n_draws", "decay"), "`noise`=0, which draws no orders")
+        if weights != "ndcg":
+            self._refuse_idle(settings, ["idcg_at"], f"`weights`={weights!r}, which has no ideal DCG")
+        if weights == "none":
+            self._refuse_idle(settings, ["gain"], "`weights`='none', where all pairs weigh 1")
+
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """The windowed likelihood, by the order of the scores or by random orders around it."""
-        self._check_noise(settings)
-        if settings["idcg_at"] is not None and settings["weights"] != "ndcg":
-            raise ParameterError(
-                argument="idcg_at",
-                expected=f"None with `weights`={settings['weights']!r}, which has no ideal DCG",
-                got=repr(settings["idcg_at"]),
-            )
-        if settings["gain"] != "exp2" and settings["weights"] == "none":
-            raise ParameterError(argument="gain", expected="its default with `weights`='none', where all pairs weigh 1")
-        common = ("window", "sigma", "hessian", "weights", "idcg_at", "gain", "n_jobs")
-        if settings["noise"] > 0:
-            names = (*common, "noise", "n_draws", "decay", "seed", "clip")
-            return StochasticUMartObjective(**{name: settings[name] for name in names})
-        return UMartObjective(**{name: settings[name] for name in (*common, "truncation", "ties", *_OF_CLICKS)})
+        kind = StochasticUMartObjective if settings["noise"] > 0 else UMartObjective
+        return kind(n_jobs=settings["n_jobs"], **{name: settings[name] for name in declared(kind)})
 
-    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+    def check_inputs(
+        self, settings: Mapping[str, Any], train: RankingDataset | None = None, start: Ranker | None = None
+    ) -> None:
         """Propensities are learned by the order of the scores; with noise they have to be given."""
-        super().check_shown(train, settings)
-        if settings["noise"] > 0 and train.position is not None and train.propensity is None:
+        super().check_inputs(settings, train, start)
+        has_positions_alone = train is not None and train.position is not None and train.propensity is None
+        if settings["noise"] > 0 and has_positions_alone:
             raise ParameterError(
                 argument="position",
                 expected="`propensity` too with `noise` above 0, which learns no propensities",
@@ -349,21 +303,9 @@ class UMart(BoostedTrees):
                 fix="`noise`=0 learns them",
             )
 
-    def _check_noise(self, settings: Mapping[str, Any]) -> None:
-        """An error for settings that have no effect with noise, or without."""
-        has_noise = settings["noise"] > 0
-        idle = ("truncation", "ties") if has_noise else ("n_draws", "decay")
-        when = "`noise` above 0" if has_noise else "`noise`=0, which draws no orders"
-        declared = self.declared_settings()
-        for name in idle:
-            if settings[name] != declared[name].default:
-                raise ParameterError(argument=name, expected=f"its default with {when}", got=repr(settings[name]))
-        if has_noise and settings["weights"] == "none":
-            raise ParameterError(argument="weights", expected="'gain' or 'ndcg' with `noise` above 0", got="'none'")
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LambdaMART(BoostedTrees):
+class LambdaMART(LambdaRankSettings, BoostedTrees):
     """LambdaMART: the gradients of LightGBM's lambdarank in a kernel of tierank, for any ratings and list lengths.
 
     The mathematics is in ``tierank.OBJECTIVES["lambdarank"]``; ``tierank list settings lambdamart`` lists the settings.
@@ -377,52 +319,19 @@ class LambdaMART(BoostedTrees):
     True
     """
 
-    sigma: float = setting(1.0, Number(above=0), "steepness of the likelihood; LightGBM's sigmoid")
-    truncation: int | None = setting(
-        30,
-        Optional(Integer(1), "keep all"),
-        "leave out pairs with both documents ranked below this, and use the NDCG at this rank; LightGBM's"
-        " lambdarank_truncation_level",
-        search=OneOf((10, 20, 30, 100)),
-    )
-    norm: bool = setting(
-        True, Flag(), "divide by the distance of scores and by the sum over the query, as LightGBM does"
-    )
-    version: str = setting(
-        "lightgbm-4",
-        Choice(LAMBDARANK_VERSIONS),
-        "whose lambdarank: that of LightGBM 4, or lightgbm-2, which the paper compares with and which has neither"
-        " truncation nor norm",
-    )
-    gain: Gain = setting("exp2", GAIN, _GAIN_HELP)
-    ties: str = setting("mean", _TIES, f"{_TIES_HELP}, as LightGBM does")
-    propensity_norm: float = setting(1.0, Number(0), _NORM_HELP)
+    INSTEAD: ClassVar[dict[str, str]] = {**BoostedTrees.INSTEAD, "lambdarank_norm": "give norm, True or False"}
+    PRESETS: ClassVar[Presets] = tree_presets(paper={"version": "lightgbm-2"}, authors={"ties": "rows"})
 
-    INSTEAD: ClassVar[dict[str, str]] = {
-        "sigmoid": "give sigma",
-        "lambdarank_truncation_level": "give truncation",
-        "lambdarank_norm": "give norm, True or False",
-        "label_gain": "give gain, which takes such a list",
-    }
-    PRESETS: ClassVar[Presets] = tree_presets(
-        paper={"version": "lightgbm-2"}, authors={"version": "lightgbm-2", "ties": "rows"}
-    )
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Refuse settings that the old version does not read."""
+        super().check_together(settings)
+        if settings["version"] == "lightgbm-2":
+            self._refuse_idle(settings, ("truncation", "norm"), "`version`='lightgbm-2', which does not read it")
 
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """The gradients of lambdarank."""
-        if settings["version"] == "lightgbm-2":
-            for name in ("truncation", "norm"):
-                if settings[name] != declared(self)[name].default:
-                    raise ParameterError(
-                        argument=name,
-                        expected="its default with `version`='lightgbm-2', which does not read it",
-                        got=repr(settings[name]),
-                    )
-        names = ("sigma", "truncation", "norm", "version", "gain", "ties", "n_jobs", *_OF_CLICKS)
-        return LambdaRankObjective(**{name: settings[name] for name in names})
-
-
-_BY_LOSS = "trees follow the loss; give its settings in loss_settings"
+        own = {name: settings[name] for name in declared(LambdaRankObjective)}
+        return LambdaRankObjective(n_jobs=settings["n_jobs"], **own)
 
 
 def _as_loss(value: Any) -> Any:
@@ -465,27 +374,33 @@ class TreeRanker(BoostedTrees):
         None, LOSS, "a function (scores, batch) -> one value per query, or a key of LOSSES", positional=True
     )
     loss_settings: Mapping[str, Any] | None = setting(None, LOSS_SETTINGS, "keyword arguments of the loss")
-    gain: Gain = setting("exp2", GAIN, f"{_GAIN_HELP}; batch.gains holds it")
+    gain: Gain = setting("exp2", GAIN, f"{GAIN_HELP}; batch.gains holds it")
 
-    INSTEAD: ClassVar[dict[str, str]] = {
-        "sigmoid": _BY_LOSS,
-        "lambdarank_truncation_level": _BY_LOSS,
-        "lambdarank_norm": _BY_LOSS,
-        "label_gain": "give gain, which takes such a list",
-    }
+    INSTEAD: ClassVar[dict[str, str]] = BoostedTrees.INSTEAD | dict.fromkeys(
+        ("sigmoid", "lambdarank_truncation_level", "lambdarank_norm"),
+        "trees follow the loss; give its settings in loss_settings",
+    )
     PRESETS: ClassVar[Presets] = tree_presets(paper={}, authors={})
+
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Check that the loss takes its settings, and reads the gain."""
+        super().check_together(settings)
+        function = as_loss(settings["loss"])
+        check_reads_gain(function, settings["gain"])
+        check_loss_settings(function, settings["loss_settings"] or {})
 
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """The loss, differentiated automatically."""
-        function, given = as_loss(settings["loss"]), settings["loss_settings"] or {}
-        check_reads_gain(function, settings["gain"])
-        check_loss_settings(function, given)
         names = ("loss", "gain", "n_jobs", "seed")
-        return LossObjective(**{name: settings[name] for name in names}, **given)
+        return LossObjective(**{name: settings[name] for name in names}, **settings["loss_settings"] or {})
 
-    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+    def check_inputs(
+        self, settings: Mapping[str, Any], train: RankingDataset | None = None, start: Ranker | None = None
+    ) -> None:
         """A loss takes given propensities, and learns none."""
-        super().check_shown(train, settings)
+        super().check_inputs(settings, train, start)
+        if train is None:
+            return
         if train.propensity is not None:
             check_reads_propensity(as_loss(settings["loss"]))
         elif train.position is not None:
@@ -495,7 +410,3 @@ class TreeRanker(BoostedTrees):
                 got="positions alone",
                 fix="UMart and LambdaMART learn them",
             )
-
-    def _check_loaded(self, settings: Mapping[str, Any]) -> None:
-        if settings["loss"] is not None:  # otherwise it was the user's function, which is not saved
-            super()._check_loaded(settings)

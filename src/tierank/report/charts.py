@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tierank.report.markup import Html, element, join, table
-from tierank.types import Floats
+from tierank.arrays import Floats
+from tierank.display import Html, element, join
+from tierank.report.markup import N_COLOURS, folded, grid, legend
 
-# Number of colours in the style sheet; further series start again with the first.
-N_COLOURS = 8
 # The most points of a line: more than a screen can resolve.
 _POINTS = 160
+# The most characters of a name beside a bar.
+_LONGEST = 18
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,12 @@ class Axis:
         low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
         if zero:
             low, high = min(low, 0.0), max(high, 0.0)
-        if low == high:
+        if high - low < 1e-9:  # equal up to rounding
             low, high = low - 0.5 * (low != 0 or not zero), high + 0.5
-        step = _round_step((high - low) / max(1, n_ticks - 1))
+        least = (high - low) / max(1, n_ticks - 1)
+        power = 10.0 ** math.floor(math.log10(least))
+        # The smallest of 1, 2, 2.5 or 5 times a power of ten that is not much below.
+        step = next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= 0.8 * least)
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
         ticks = tuple(round(i * step, 12) for i in range(first, last + 1))
         return cls(ticks[0], ticks[-1], start, end, ticks)
@@ -68,17 +72,23 @@ def find_kept(values: Floats, best: float) -> int | None:
     return int(places[0]) if len(places) else None
 
 
-def figure(title: str, words: str, drawn: Html, twin: Html, *, small: bool = False) -> Html:
+def figure(
+    title: str,
+    words: str,
+    size: tuple[float, float],
+    parts: Sequence[Html],
+    numbers: Html,
+    *,
+    keys: str = "",
+    small: bool = True,
+) -> Html:
     """A chart with a title, a sentence that says what it shows, and its numbers in a collapsible table."""
-    numbers = element("details", element("summary", "Numbers"), twin)
+    box = f"0 0 {size[0]:g} {size[1]:g}"
+    said = (element("title", title), element("desc", words))
+    svg = element("svg", *said, *parts, viewBox=box, role="img", aria_label=f"{title}. {words}")
     caption = element("figcaption", element("strong", title), element("span", words))
-    return element("figure", caption, element("div", drawn, class_="chart"), numbers, class_="small" if small else None)
-
-
-def legend(names: Sequence[str]) -> Html:
-    """The colours of the series."""
-    keys = (element("li", element("i", class_=f"c{i % N_COLOURS}"), name) for i, name in enumerate(names))
-    return element("ul", *keys, class_="legend")
+    drawn = element("div", join([Html(keys), svg]), class_="chart")
+    return element("figure", caption, drawn, folded("Numbers", numbers), class_="small" if small else None)
 
 
 def bars(
@@ -113,31 +123,22 @@ def bars(
             if not math.isfinite(value):
                 continue
             x = left + room * (j + 0.5) + thick * (i - len(series) / 2)
+            place, size = min(y.at(value), y.at(0)), abs(y.at(value) - y.at(0))
+            box = {"x": round(x + 0.5, 2), "y": place, "width": round(thick - 1, 2), "height": round(size, 2)}
             said = element("title", f"{name}, {groups[j]}: {value:{form}}{unit}")
-            parts.append(element("g", said, _bar(y, value, x, thick, colour)))
+            parts.append(element("g", said, element("rect", **box, rx=1.5, class_=f"c{colour}")))
             if name in spans and all(map(math.isfinite, spans[name][j])):
-                parts.append(_whisker(y, spans[name][j], x + thick / 2))
-    parts += [
-        _text(round(left + room * (j + 0.5), 1), height - bottom + 16, group, "middle")
-        for j, group in enumerate(shown or groups)
-    ]
-    parts += [_text((left + width - right) / 2, height - 4, x_label, "middle")] if x_label else []
-    columns = ["", *series]
-    rows = [[group, *(_number(values[j], form, unit) for values in series.values())] for j, group in enumerate(groups)]
-    keys = legend(list(series)) if len(series) > 1 and colours is None else Html("")
-    drawn = _svg(width, height, title, words, parts)
-    return figure(title, words, join([keys, drawn]), table(columns, rows))
-
-
-def _bar(y: Axis, value: float, x: float, thick: float, colour: int) -> Html:
-    place, size = min(y.at(value), y.at(0)), abs(y.at(value) - y.at(0))
-    box = {"x": round(x + 0.5, 2), "y": place, "width": round(thick - 1, 2), "height": round(size, 2)}
-    return element("rect", **box, rx=1.5, class_=f"c{colour}")
-
-
-def _whisker(y: Axis, interval: tuple[float, float], x: float) -> Html:
-    low, high = interval
-    return element("path", d=f"M{round(x, 2)} {y.at(low)}V{y.at(high)}", class_="whisker")
+                low, high = spans[name][j]
+                line = f"M{round(x + thick / 2, 2)} {y.at(low)}V{y.at(high)}"
+                parts.append(element("path", d=line, class_="whisker"))
+    for j, group in enumerate(shown or groups):
+        parts.append(_text(round(left + room * (j + 0.5), 1), height - bottom + 16, group))
+    if x_label:
+        parts.append(_text((left + width - right) / 2, height - 4, x_label))
+    columns = [[f"{value:{form}}{unit}" if math.isfinite(value) else "-" for value in v] for v in series.values()]
+    numbers = grid(["", *series], [[group, *cells] for group, *cells in zip(groups, *columns, strict=True)])
+    keys = legend((name, i) for i, name in enumerate(series)) if len(series) > 1 and colours is None else ""
+    return figure(title, words, (width, height), parts, numbers, keys=keys, small=False)
 
 
 def lines(
@@ -146,41 +147,30 @@ def lines(
     series: Mapping[str, tuple[ArrayLike, ArrayLike]],
     *,
     x_label: str,
-    form: str = ".4f",
-    colours: Mapping[str, int] | None = None,
-    marks: Mapping[str, tuple[float, float]] | None = None,
-    points: bool = False,
-    small: bool = False,
+    colours: Mapping[str, int],
+    marks: Mapping[str, tuple[float, float]],
 ) -> Html:
-    """A line for each series of (x, y); ``marks`` are single points of them, such as the one that was kept."""
-    width, height = (330.0, 190.0) if small else (680.0, 260.0)
-    left, right, top, bottom = 46.0, 10.0, 10.0, 38.0
+    """A small chart with a line for each series of (x, y); ``marks`` are single points, such as the one kept."""
+    width, height, left, right, top, bottom = 330.0, 190.0, 46.0, 10.0, 10.0, 38.0
     drawn = {name: (np.asarray(x, np.float64), np.asarray(y, np.float64)) for name, (x, y) in series.items()}
-    x = Axis.over(np.concatenate([xs for xs, _ in drawn.values()]), left, width - right, n_ticks=4 if small else 6)
-    y = Axis.over(np.concatenate([ys for _, ys in drawn.values()]), height - bottom, top, n_ticks=4 if small else 5)
+    x = Axis.over(np.concatenate([xs for xs, _ in drawn.values()]), left, width - right, n_ticks=4)
+    y = Axis.over(np.concatenate([ys for _, ys in drawn.values()]), height - bottom, top, n_ticks=4)
     parts = [_grid_y(y, left, width - right, "")]
-    parts += [_text(x.at(tick), height - bottom + 15, x.label(tick), "middle") for tick in x.ticks]
-    parts.append(_text((left + width - right) / 2, height - 5, x_label, "middle"))
-    for i, (name, (xs, ys)) in enumerate(drawn.items()):
-        colour = (colours or {}).get(name, i) % N_COLOURS
-        said = element("title", name)
-        parts.append(element("g", said, element("path", d=_path(x, y, xs, ys), class_=f"line l{colour}")))
-        spots = list(zip(xs, ys, strict=True)) if points else []
-        spots += [marks[name]] if marks and name in marks else []
-        parts += [
-            element("circle", cx=x.at(a), cy=y.at(b), r=3, class_=f"c{colour}") for a, b in spots if math.isfinite(b)
-        ]
-    rows = [
-        [name, f"{xs[row]:g}", f"{ys[row]:{form}}"] for name, (xs, ys) in drawn.items() for row in _few(len(xs), 12)
-    ]
-    keys = legend(list(series)) if len(series) > 1 and colours is None else Html("")
-    svg = _svg(width, height, title, words, parts)
-    return figure(title, words, join([keys, svg]), table(["", x_label, "value"], rows), small=small)
+    parts += [_text(x.at(tick), height - bottom + 15, x.label(tick)) for tick in x.ticks]
+    parts.append(_text((left + width - right) / 2, height - 5, x_label))
+    rows = []
+    for name, (xs, ys) in drawn.items():
+        colour = colours[name] % N_COLOURS
+        line = element("path", d=_path(x, y, xs, ys), class_=f"line l{colour}")
+        parts.append(element("g", element("title", name), line))
+        if name in marks and math.isfinite(marks[name][1]):
+            spot = marks[name]
+            parts.append(element("circle", cx=x.at(spot[0]), cy=y.at(spot[1]), r=3, class_=f"c{colour}"))
+        rows += [[name, f"{xs[row]:g}", f"{ys[row]:.4f}"] for row in _few(len(xs), 12)]
+    return figure(title, words, (width, height), parts, grid(["", x_label, "value"], rows))
 
 
-def sorted_differences(
-    title: str, words: str, values: Floats, limits: Floats, *, colour: int, form: str = "+.4f"
-) -> Html:
+def sorted_differences(title: str, words: str, values: Floats, limits: Floats, *, colour: int) -> Html:
     """Differences from the highest to the lowest: how many queries win, how many lose, and by how much.
 
     The axis covers ``limits``, so that charts can be compared.
@@ -193,15 +183,13 @@ def sorted_differences(
     for sign, class_ in ((1, "win"), (-1, "loss")):
         shown = np.where(sign * ordered > 0, ordered, 0.0)
         outline = _path(x, y, np.arange(len(ordered), dtype=np.float64) + 0.5, shown)
-        parts.append(
-            element("path", d=f"M{x.at(0)} {y.at(0)}L{outline[1:]}L{x.at(len(ordered))} {y.at(0)}Z", class_=class_)
-        )
+        area = f"M{x.at(0)} {y.at(0)}L{outline[1:]}L{x.at(len(ordered))} {y.at(0)}Z"
+        parts.append(element("path", d=area, class_=class_))
     parts.append(element("path", d=f"M{left} {y.at(0)}H{width - right}", class_=f"line l{colour % N_COLOURS}"))
-    parts.append(_text((left + width - right) / 2, height - 6, f"{len(ordered):,} queries, best to worst", "middle"))
-    shares = (100, 90, 75, 50, 25, 10, 0)
-    rows = [[f"{share}%", f"{np.percentile(ordered, share):{form}}"] for share in shares]
-    twin = table(["of the queries are at or below", "difference"], rows)
-    return figure(title, words, _svg(width, height, title, words, parts), twin, small=True)
+    parts.append(_text((left + width - right) / 2, height - 6, f"{len(ordered):,} queries, best to worst"))
+    rows = [[f"{share}%", f"{np.percentile(ordered, share):+.4f}"] for share in (100, 90, 75, 50, 25, 10, 0)]
+    numbers = grid(["of the queries are at or below", "difference"], rows)
+    return figure(title, words, (width, height), parts, numbers)
 
 
 def ranked_bars(
@@ -221,29 +209,21 @@ def ranked_bars(
     low, high = min(0.0, float((given - around).min())), max(0.0, float((given + around).max()))
     x = Axis(low, high if high > low else low + 1, left, width - right, ())
     height = top + line * len(names) + 8
-    parts = [element("path", d=f"M{x.at(0)} {top}V{height - 8}", class_="axis")]
+    parts, rows = [element("path", d=f"M{x.at(0)} {top}V{height - 8}", class_="axis")], []
     for i, (name, value, spread) in enumerate(zip(names, given, around, strict=True)):
         y = top + line * i
-        said = element("title", f"{name}: {value:{form}}")
         box = {"x": min(x.at(value), x.at(0)), "width": round(abs(x.at(value) - x.at(0)), 2)}
         bar = element("rect", **box, y=y + 3, height=line - 7, rx=1.5, class_="win" if value >= 0 else "loss")
-        parts.append(element("g", said, bar))
+        parts.append(element("g", element("title", f"{name}: {value:{form}}"), bar))
         if spread > 0:
             d = f"M{x.at(value - spread)} {y + line / 2 - 0.5}H{x.at(value + spread)}"
             parts.append(element("path", d=d, class_="whisker"))
-        parts.append(_text(left - 8, y + 13, _short(name, 18), "end", class_="name"))
+        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        parts.append(_text(left - 8, y + 13, short, "end", class_="name"))
         parts.append(_text(width - 4, y + 13, f"{value:{form}}", "end"))
-    spread_cells = [[]] * len(names) if spreads is None else [[f"{spread:.4f}"] for spread in around]
-    rows = [[n, f"{v:{form}}", *cells] for n, v, cells in zip(names, given, spread_cells, strict=True)]
-    columns = ["feature", value_label] + ([] if spreads is None else ["spread"])
-    return figure(title, words, _svg(width, height, title, words, parts), table(columns, rows), small=True)
-
-
-def _svg(width: float, height: float, title: str, words: str, parts: Sequence[Html]) -> Html:
-    said = (element("title", title), element("desc", words))
-    return element(
-        "svg", *said, *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=f"{title}. {words}"
-    )
+        rows.append([name, f"{value:{form}}", *([] if spreads is None else [f"{spread:.4f}"])])
+    columns = ["feature", value_label, *([] if spreads is None else ["spread"])]
+    return figure(title, words, (width, height), parts, grid(columns, rows))
 
 
 def _grid_y(y: Axis, left: float, right: float, unit: str) -> Html:
@@ -254,7 +234,7 @@ def _grid_y(y: Axis, left: float, right: float, unit: str) -> Html:
     return join([element("path", d=thin, class_="grid"), *strong, *labels])
 
 
-def _text(x: float, y: float, text: str, anchor: str, class_: str | None = None) -> Html:
+def _text(x: float, y: float, text: str, anchor: str = "middle", class_: str | None = None) -> Html:
     return element("text", text, x=f"{x:g}", y=f"{y:g}", text_anchor=anchor, class_=class_)
 
 
@@ -266,17 +246,3 @@ def _path(x: Axis, y: Axis, xs: Floats, ys: Floats) -> str:
 def _few(n: int, most: int) -> list[int]:
     """At most this many of n indices, evenly spaced, including the first and the last."""
     return np.unique(np.rint(np.linspace(0, n - 1, min(n, most))).astype(int)).tolist() if n else []
-
-
-def _round_step(step: float) -> float:
-    """The smallest of 1, 2, 2.5 or 5 times a power of ten that is not much below a step."""
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= 0.8 * step)
-
-
-def _number(value: float, form: str, unit: str) -> str:
-    return f"{value:{form}}{unit}" if math.isfinite(value) else "-"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

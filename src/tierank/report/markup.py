@@ -1,23 +1,26 @@
-"""Parts of HTML pages. All text is escaped."""
+"""What pages are made of besides charts: tables, legends, data for scripts; and how metrics are named and ordered."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from tierank.markup import Html as Html
-from tierank.markup import element as element
-from tierank.markup import join as join
+from tierank.display import Html, element, join
+from tierank.metrics.rules import parse_metric
 from tierank.report.tables import Table
 
 # Nothing may be loaded or sent: the browser refuses everything that is not in the page.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+# Number of colours in the style sheet; further series start again with the first.
+N_COLOURS = 8
+# Parts of a page: the name of each in links, its title, and what is in it.
+Sections = Sequence[tuple[str, str, Sequence[str]]]
 
 
-def table(
+def grid(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str | None = None, class_: str | None = None
 ) -> Html:
     """A plain table; the first cell of a row is its heading."""
@@ -32,14 +35,27 @@ def table(
 
 def from_table(found: Table) -> Html:
     """A table of the text reports as HTML, with its notes."""
-    return join([table(found.columns, found.rows), *(element("p", note, class_="note") for note in found.notes)])
+    return join([grid(found.columns, found.rows), *map(note, found.notes)])
 
 
-def section(name: str, title: str, *children: str) -> Html:
-    """A part of a page that the navigation can jump to."""
-    return element(
-        "section", element("h2", title, id=f"{name}-title"), *children, id=name, aria_labelledby=f"{name}-title"
-    )
+def note(text: str) -> Html:
+    """A paragraph of small text."""
+    return element("p", text, class_="note")
+
+
+def folded(title: str, *children: str) -> Html:
+    """Parts below a title, collapsed until clicked."""
+    return element("details", element("summary", title), *children)
+
+
+def key(colour: int) -> Html:
+    """A dot in one of the colours of the series."""
+    return element("i", class_=f"c{colour % N_COLOURS}")
+
+
+def legend(keys: Iterable[tuple[str, int]]) -> Html:
+    """The names of series with their colours."""
+    return element("ul", *(element("li", key(colour), name) for name, colour in keys), class_="legend")
 
 
 def as_json(name: str, content: Any) -> Html:
@@ -50,8 +66,13 @@ def as_json(name: str, content: Any) -> Html:
     return element("script", Html(text), type="application/json", id=name)
 
 
-def make_page(title: str, intro: Sequence[str], sections: Sequence[tuple[str, str, Sequence[str]]], *more: str) -> str:
-    """A page from its sections (name, title, content), with style and scripts included."""
+def package_file(name: str) -> Html:
+    """A script or style sheet of this package."""
+    return Html((Path(__file__).parent / name).read_text(encoding="utf-8"))
+
+
+def make_page(title: str, intro: Sequence[str], sections: Sections, *more: str) -> str:
+    """A page with style and scripts included."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -60,21 +81,50 @@ def make_page(title: str, intro: Sequence[str], sections: Sequence[tuple[str, st
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
         element("link", rel="icon", href="data:,"),
-        element("style", _file("page.css")),
+        element("style", package_file("page.css")),
     )
-    links = [element("a", name_shown, href=f"#{name}") for name, name_shown, _ in sections]
+    links = [element("a", shown, href=f"#{name}") for name, shown, _ in sections]
     switch = element("button", "Dark", type="button", id="theme", class_="quiet", aria_pressed="false", hidden="")
-    header = element(
-        "header",
-        element("div", element("h1", title), switch, class_="top"),
-        *intro,
-        element("nav", *links, aria_label="Sections"),
-    )
-    parts = [section(name, title_shown, *content) for name, title_shown, content in sections]
+    top = element("div", element("h1", title), switch, class_="top")
+    header = element("header", top, *intro, element("nav", *links, aria_label="Sections"))
+    parts = [
+        element("section", element("h2", shown, id=f"{name}-title"), *content, id=name, aria_labelledby=f"{name}-title")
+        for name, shown, content in sections
+    ]
     footer = element("footer", "Made by tierank. This file needs no network.")
-    body = element("body", header, element("main", *parts), footer, *more, element("script", _file("page.js")))
+    body = element("body", header, element("main", *parts), footer, *more, element("script", package_file("page.js")))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _file(name: str) -> Html:
-    return Html((Path(__file__).parent / name).read_text(encoding="utf-8"))
+def display(metric: str) -> str:
+    """The name of a metric in running text.
+
+    >>> display("ndcg@10"), display("precision@5"), display("map")
+    ('NDCG@10', 'Precision@5', 'MAP')
+    """
+    name, at, k = metric.partition("@")
+    return f"{name.upper() if len(name) <= 4 else name.capitalize()}{at}{k}"
+
+
+def by_family(metrics: Sequence[str]) -> list[str]:
+    """NDCG first, then ERR, then the others; by cutoff within each.
+
+    >>> by_family(["err@3", "map", "ndcg@10", "ndcg@1"])
+    ['ndcg@1', 'ndcg@10', 'err@3', 'map']
+    """
+
+    def place(metric: str) -> tuple[int, str, float]:
+        name, k = parse_metric(metric)
+        return {"ndcg": 0, "err": 1}.get(name, 2), name, k or float("inf")
+
+    return sorted(metrics, key=place)
+
+
+def deepest(metrics: Sequence[str], name: str) -> str:
+    """The metric of this name with the deepest cutoff, or else the last metric.
+
+    >>> deepest(["ndcg@1", "ndcg@10", "err@5"], "ndcg")
+    'ndcg@10'
+    """
+    same = [metric for metric in by_family(metrics) if parse_metric(metric)[0] == name]
+    return same[-1] if same else metrics[-1]

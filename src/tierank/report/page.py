@@ -7,29 +7,24 @@ import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.arrays import Floats
+from tierank.display import Html, element, join
 from tierank.errors import DataError
-from tierank.evaluation import compare_evaluations
 from tierank.experiments.runs import Run
 from tierank.experiments.store import Cell
 from tierank.files import replacing
-from tierank.metrics import parse_metric
-from tierank.report import charts
-from tierank.report.insight import Swap, draw_importances, explain_documents, find_swaps
-from tierank.report.markup import Html, as_json, element, from_table, join, make_page, table
-from tierank.report.metric_names import by_family, deepest, display
-from tierank.report.tables import tabulate_contrasts, tabulate_run, tabulate_segments, tabulate_worst
-from tierank.report.viewer import Lists, Titles, make_viewer
-from tierank.segments import Attribute, cut, look_up
+from tierank.metrics.compare import compare_evaluations
+from tierank.metrics.rules import parse_metric
+from tierank.metrics.segments import Attribute, cut, look_up
+from tierank.report import charts, markup, tables
+from tierank.report.explanation import Swap, draw_importances, explain_documents, find_swaps
+from tierank.report.viewer import RunLists, Titles, make_viewer
 from tierank.settings import check_type
-from tierank.types import Floats
-
-Sections = list[tuple[str, str, Sequence[str]]]
 
 # The most learning curves of a system, and the number of groups of queries by size.
 _CURVES, _PARTS = 10, 5
@@ -80,49 +75,41 @@ def make_report(run: Run, titles: Titles | None = None, by: Mapping[str, Mapping
     if titles is not None:
         check_type("titles", titles, Titles, "Titles.read, from tierank.report.viewer, reads a CSV file")
     if not run.systems:
-        raise DataError(f"{run.folder}: expected results of at least one system for every fold, got none yet")
+        expected = "results of at least one system for every fold"
+        raise DataError(where=run.folder, expected=expected, got="none yet")
     page = _Page(run, _attributes(run, by))
-    shown = page.lists.encode(page.viewer_metrics, titles)
+    metrics = list(dict.fromkeys([page.metric, markup.deepest(run.metrics, "err")]))
+    shown = page.lists.encode(metrics, titles)
     swaps = [] if page.rival is None else find_swaps(page.lists, page.metric, page.best, page.rival)
-    sections: Sections = [
+    sections: markup.Sections = [
         ("leaderboard", "Leaderboard", page.leaderboard()),
         ("queries", "Queries", [make_viewer(run, shown)]),
-    ]
-    if page.others:
-        sections.append(("against", f"Against {run.baseline}", page.against()))
-    sections.append(("where", "Where it is good", page.where()))
-    if page.comparison.attributes:
-        sections.append(("segments", "Segments", page.segments()))
-    for name, title, content in (
+        ("against", f"Against {run.baseline}", page.against() if page.others else []),
+        ("where", "Where it is good", page.where()),
+        ("segments", "Segments", page.segments() if page.comparison.attributes else []),
         ("learning", "Learning", page.learning()),
         ("features", "Features", page.features(swaps)),
-    ):
-        sections += [(name, title, content)] if content else []
-    sections.append(("repeat", "Reproduce", page.repeat()))
+        ("repeat", "Reproduce", page.repeat()),
+    ]
     explained = explain_documents(page.lists, swaps)
-    data = as_json("lists", shown | {"swaps": [swap.to_dict() for swap in swaps], "explained": explained})
-    script = element("script", Html((Path(__file__).parent / "viewer.js").read_text(encoding="utf-8")))
-    return make_page(page.title, page.intro(), sections, data, script)
+    data = markup.as_json("lists", shown | {"swaps": [swap.to_dict() for swap in swaps], "explained": explained})
+    script = element("script", markup.package_file("viewer.js"))
+    return markup.make_page(page.title, page.intro(), [one for one in sections if one[2]], data, script)
 
 
 class _Page:
     """The data that the sections of the page share."""
 
     def __init__(self, run: Run, attributes: Sequence[Attribute] = ()) -> None:
-        self.run, self.comparison, self.lists = run, run.comparison, Lists(run)
+        self.run, self.comparison, self.lists = run, run.comparison, RunLists(run)
         if attributes:
             self.comparison = compare_evaluations(self.comparison.evaluations, run.baseline, attributes)
         self.others = [system for system in run.systems if system != run.baseline]
         self.colours = {system: i for i, system in enumerate(run.systems)}
-        self.metric = deepest(run.metrics, "ndcg")
+        self.metric = markup.deepest(run.metrics, "ndcg")
         self.best = self.comparison.best(self.metric)[0]
         self.rival = run.baseline if self.best != run.baseline else next(iter(self.others), None)
         self.title = f"{run.plan.data.name}: {len(run.systems)} ranker{'s' * (len(run.systems) > 1)}"
-
-    @property
-    def viewer_metrics(self) -> list[str]:
-        """The metrics of a query that the viewer shows."""
-        return list(dict.fromkeys([self.metric, deepest(self.run.metrics, "err")]))
 
     def intro(self) -> list[Html]:
         """What was run, in one line."""
@@ -141,125 +128,117 @@ class _Page:
 
     def leaderboard(self) -> list[Html]:
         """The table in the layout of the paper: metrics by cutoff, marks, spread over seeds, best in bold."""
-        metrics = by_family(self.run.metrics)
-        families = [(name, list(group)) for name, group in groupby(metrics, key=lambda m: parse_metric(m)[0])]
-        names = [element("th", display(name), scope="colgroup", colspan=len(group)) for name, group in families]
-        cutoffs = [element("th", _cutoff(metric), scope="col") for metric in metrics]
+        metrics = markup.by_family(self.run.metrics)
+        # The column that it is sorted by stays visible on narrow screens.
+        tones = {metric: "sorted" if metric == self.metric else None for metric in metrics}
+        names, cutoffs = [], []
+        for family, group in groupby(metrics, key=lambda metric: parse_metric(metric)[0]):
+            members = list(group)
+            names.append(element("th", markup.display(family), scope="colgroup", colspan=len(members)))
+            for metric in members:
+                k = parse_metric(metric)[1]
+                words = {"class_": tones[metric], "data_family": markup.display(family)}
+                cutoffs.append(element("th", "all" if k is None else f"@{k}", scope="col", **words))
         head = [element("tr", element("td"), *names), element("tr", element("th", "ranker", scope="col"), *cutoffs)]
-        rows = [
-            element("tr", self._row_head(system), *(self._cell(system, metric) for metric in metrics))
-            for system in sorted(self.run.systems, key=lambda system: -self.comparison.mean(system, self.metric))
-        ]
+        rows = []
+        for system in sorted(self.run.systems, key=lambda system: -self.comparison.mean(system, self.metric)):
+            tag = [element("small", "baseline")] if system == self.run.baseline and self.others else []
+            cells = [element("th", markup.key(self.colours[system]), system, *tag, scope="row")]
+            for metric in metrics:
+                mark, spread = self.comparison.mark(system, metric), self.run.spread(system, metric)
+                is_best = system in self.comparison.best(metric)
+                number = element("b" if is_best else "span", f"{self.comparison.mean(system, metric):.4f}")
+                sign = element("sup", mark, class_={"*+": "up", "*-": "down"}.get(mark))
+                small = [] if math.isnan(spread) else [element("small", f"±{spread:.4f}")]
+                cells.append(element("td", number, sign, *small, class_=tones[metric]))
+            rows.append(element("tr", *cells))
         whole = element("table", element("thead", *head), element("tbody", *rows), class_="leaderboard")
-        notes = [self.comparison.describe_queries()]
-        notes += [self.comparison.describe_marks()] if self.others else []
-        spread = " ±: standard deviation over seeds." * (len(self.run.seeds) > 1)
-        notes.append(f"Sorted by {display(self.metric)}. Best mean in bold.{spread}")
-        notes.append(f"Rule {self.comparison.rule.describe()}")
-        parts = [element("div", whole, class_="scroll"), *(element("p", note, class_="note") for note in notes)]
+        spread_words = " ±: standard deviation over seeds." * (len(self.run.seeds) > 1)
+        notes = [
+            self.comparison.describe_queries(),
+            *([self.comparison.describe_marks()] if self.others else []),
+            f"Sorted by {markup.display(self.metric)}. Best mean in bold.{spread_words}",
+            f"Rule {self.comparison.rule.describe()}",
+        ]
+        parts = [element("div", whole, class_="scroll"), *map(markup.note, notes)]
         if self.run.plan.paper:
-            words = element("summary", "Compared with the paper")
-            parts.append(element("details", words, from_table(tabulate_run(self.run))))
+            found = tables.tabulate_paper(self.run, all_rows=True) or [tables.tabulate_run(self.run)]
+            parts.append(markup.folded("Compared with the paper", *map(markup.from_table, found)))
         return parts
-
-    def _row_head(self, system: str) -> Html:
-        key = element("i", class_=f"c{self.colours[system] % charts.N_COLOURS}")
-        tag = [element("small", "baseline")] if system == self.run.baseline and self.others else []
-        return element("th", key, system, *tag, scope="row")
-
-    def _cell(self, system: str, metric: str) -> Html:
-        mean, mark = f"{self.comparison.mean(system, metric):.4f}", self.comparison.mark(system, metric)
-        spread = self.run.spread(system, metric)
-        is_best = system in self.comparison.best(metric)
-        number = element("b" if is_best else "span", mean)
-        small = [] if math.isnan(spread) else [element("small", f"±{spread:.4f}")]
-        tone = {"*+": "up", "*-": "down"}.get(mark)
-        return element("td", number, element("sup", mark, class_=tone), *small)
 
     def against(self) -> list[Html]:
         """Relative improvement over the baseline, wins and losses, and the numbers of the tests."""
-        parts = [self._improvements()]
-        multiples = []
-        base = self.comparison.evaluations[self.run.baseline].values(self.metric)
-        differences = {s: self.comparison.evaluations[s].values(self.metric) - base for s in self.others}
-        limits = np.concatenate(list(differences.values()))  # one scale for all charts
-        for system, gaps in differences.items():
-            contrast = self.comparison.contrasts[system][self.metric]
-            words = (
-                f"{contrast.wins:,} queries better, {contrast.ties:,} equal, {contrast.losses:,} worse in"
-                f" {display(self.metric)}"
-            )
-            colour = self.colours[system]
-            multiples.append(charts.sorted_differences(system, words, gaps, limits, colour=colour))
-        parts += [element("h3", "Wins and losses, query by query"), element("div", *multiples, class_="multiples")]
-        tests = element(
-            "details",
-            element("summary", "Differences, intervals and tests"),
-            from_table(tabulate_contrasts(self.comparison)),
-        )
-        return [*parts, tests]
-
-    def _improvements(self) -> Html:
-        base = {metric: self.comparison.mean(self.run.baseline, metric) for metric in self.run.metrics}
-        metrics = [metric for metric in by_family(self.run.metrics) if base[metric] > 0]
-        contrasts = self.comparison.contrasts
-        series = {s: [100 * contrasts[s][m].difference / base[m] for m in metrics] for s in self.others}
-        intervals = {
-            s: [(100 * contrasts[s][m].low / base[m], 100 * contrasts[s][m].high / base[m]) for m in metrics]
-            for s in self.others
-        }
+        comparison, baseline = self.comparison, self.run.baseline
+        metrics = [m for m in markup.by_family(self.run.metrics) if comparison.mean(baseline, m) > 0]
+        gains = {s: 100 * np.array([comparison.improvement(s, m) for m in metrics]) for s in self.others}
         words = (
-            f"Mean of each metric over that of {self.run.baseline}, in percent. Thin lines: 95% intervals over queries."
+            f"Mean of each metric over that of {baseline}, in percent. Thin lines: 95% intervals over queries"
+            " (Fieller), which exclude 0 exactly if the t-test before adjustment has p < 0.05."
         )
-        chart = charts.bars(
+        improvements = charts.bars(
             "Relative improvement",
             words,
-            [display(m) for m in metrics],
-            series,
-            intervals=intervals,
+            [markup.display(m) for m in metrics],
+            {s: numbers[:, 0].tolist() for s, numbers in gains.items()},
+            intervals={s: numbers[:, 1:].tolist() for s, numbers in gains.items()},
             form="+.2f",
             unit="%",
             colours=self.colours,
         )
-        return join([self._legend(self.others), chart])
+        multiples, metric = [], markup.display(self.metric)
+        base = comparison.evaluations[baseline].values(self.metric)
+        differences = {s: comparison.evaluations[s].values(self.metric) - base for s in self.others}
+        limits = np.concatenate(list(differences.values()))  # one scale for all charts
+        for system, values in differences.items():
+            one = comparison.contrasts[system][self.metric]
+            counts = f"{one.wins:,} queries better, {one.ties:,} equal, {one.losses:,} worse"
+            multiples.append(
+                charts.sorted_differences(system, f"{counts} in {metric}", values, limits, colour=self.colours[system])
+            )
+        return [
+            join([self._legend(self.others), improvements]),
+            element("h3", "Wins and losses, query by query"),
+            element("div", *multiples, class_="multiples"),
+            markup.folded("Differences, intervals and tests", markup.from_table(tables.tabulate_contrasts(comparison))),
+        ]
 
     def _legend(self, systems: Sequence[str]) -> Html:
-        keys = [element("li", element("i", class_=f"c{self.colours[s] % charts.N_COLOURS}"), s) for s in systems]
-        return element("ul", *keys, class_="legend")
+        return markup.legend((system, self.colours[system]) for system in systems)
 
     def where(self) -> list[Html]:
         """Quality by kind of query, and the mean rank of the documents of each tier."""
-        relevant = np.add.reduceat((self.lists.ratings > 0).astype(np.int64), self.lists.offsets[:-1])
-        return [
-            self._legend(self.run.systems),
-            element(
-                "div",
-                self._by("By documents in the query", self.lists.lengths),
-                self._by("By relevant documents in the query", relevant),
-                self._by_tier(),
-                class_="pairs",
-            ),
-        ]
+        lists = self.lists
+        relevant = np.add.reduceat((lists.ratings > 0).astype(np.int64), lists.offsets[:-1])
+        drawn = []
+        for title, sizes in (
+            ("By documents in the query", lists.lengths),
+            ("By relevant documents in the query", relevant),
+        ):
+            codes, labels = cut(sizes, _PARTS)
+            words = f"Mean {markup.display(self.metric)} of queries of a size."
+            drawn.append(self._by_group(title, words, labels, codes))
+        return [self._legend(self.run.systems), element("div", *drawn, self._by_tier(), class_="pairs")]
 
-    def _by(self, title: str, sizes: NDArray[np.int64]) -> Html:
-        part, labels = cut(sizes, _PARTS)
-        series = {}
+    def _by_group(self, title: str, words: str, labels: Sequence[str], codes: NDArray[np.int64]) -> Html:
+        """The mean of the metric over the queries of each group, by the code of each query."""
+        shown, series = labels[:_SEGMENTS], {}
         for system in self.run.systems:
             values = self.comparison.evaluations[system].per_query[self.metric]
-            series[system] = [_mean(values[part == i]) for i in range(len(labels))]
-        counts = ", ".join(f"{label}: {(part == i).sum():,}" for i, label in enumerate(labels))
-        words = f"Mean {display(self.metric)} of queries of a size. Queries of each: {counts}."
-        return charts.bars(title, words, labels, series, colours=self.colours, width=500)
+            series[system] = [_mean(values[codes == i]) for i in range(len(shown))]
+        counts = ", ".join(f"{label}: {(codes == i).sum():,}" for i, label in enumerate(shown))
+        left = f" The first {_SEGMENTS} of {len(labels)} segments." * (len(labels) > _SEGMENTS)
+        words = f"{words} Queries of each: {counts}.{left}"
+        return charts.bars(title, words, shown, series, colours=self.colours, width=500)
 
     def _by_tier(self) -> Html:
         """Mean relative rank of the documents of a tier, from 0 (the top of the list) to 100% (its end)."""
         lists = self.lists
         n_tiers = min(int(lists.tiers.max()) + 1, 8)
-        long = np.repeat(lists.lengths, lists.lengths) > 1
+        lengths = np.repeat(lists.lengths, lists.lengths)
         series = {}
         for system in self.run.systems:
-            share = 100 * (lists.ranks[system] - 1) / np.maximum(np.repeat(lists.lengths, lists.lengths) - 1, 1)
-            series[system] = [_mean(share[long & (lists.tiers == tier)]) for tier in range(n_tiers)]
+            share = 100 * (lists.ranks[system] - 1) / np.maximum(lengths - 1, 1)
+            series[system] = [_mean(share[(lengths > 1) & (lists.tiers == tier)]) for tier in range(n_tiers)]
         labels = [f"tier {tier + 1}" for tier in range(n_tiers)]
         words = (
             "Where the documents of each tier are on average: 0% is the top of the list, 100% its end."
@@ -269,30 +248,22 @@ class _Page:
 
     def segments(self) -> list[Html]:
         """Means of each segment, the differences to the baseline with their tests, and the worst ones."""
-        drawn = [self._segment_means(attribute) for attribute in self.comparison.attributes]
+        words = f"Mean {markup.display(self.metric)}."
+        drawn = [
+            self._by_group(f"By {one.name}", words, list(one.values), one.codes) for one in self.comparison.attributes
+        ]
         parts = [self._legend(self.run.systems), element("div", *drawn, class_="pairs")]
         if self.others:
-            worst = tabulate_worst(self.comparison)
-            parts += [element("h3", worst.title), from_table(worst)]
-            words = element("summary", "All segments")
-            parts.append(element("details", words, from_table(tabulate_segments(self.comparison))))
+            worst = tables.tabulate_worst(self.comparison)
+            parts += [element("h3", worst.title), markup.from_table(worst)]
+            parts.append(markup.folded("All segments", markup.from_table(tables.tabulate_segments(self.comparison))))
         return parts
-
-    def _segment_means(self, attribute: Attribute) -> Html:
-        labels, series = list(attribute.values[:_SEGMENTS]), {}
-        for system in self.run.systems:
-            values = self.comparison.evaluations[system].per_query[self.metric]
-            series[system] = [_mean(values[attribute.codes == i]) for i in range(len(labels))]
-        counts = ", ".join(f"{label}: {(attribute.codes == i).sum():,}" for i, label in enumerate(labels))
-        left = f" The first {_SEGMENTS} of {len(attribute.values)} segments." * (len(attribute.values) > _SEGMENTS)
-        words = f"Mean {display(self.metric)}. Queries of each: {counts}.{left}"
-        return charts.bars(f"By {attribute.name}", words, labels, series, colours=self.colours, width=500)
 
     def learning(self) -> list[Html]:
         """A curve for each fold and seed."""
         drawn = [chart for system in self.run.systems if (chart := self._curves(system)) is not None]
         words = "Metric on validation data after each round or epoch; the dot is the one that was kept."
-        return [element("p", words, class_="note"), element("div", *drawn, class_="multiples")] if drawn else []
+        return [markup.note(words), element("div", *drawn, class_="multiples")] if drawn else []
 
     def _curves(self, system: str) -> Html | None:
         series: dict[str, tuple[Floats, Floats]] = {}
@@ -313,11 +284,9 @@ class _Page:
                 kept[name] = (place + 1.0, float(values[place]))
         if not series or metric is None:
             return None
-        words = (
-            f"{display(metric)}, {len(series)} of {len(places)} runs" if len(places) > len(series) else display(metric)
-        )
+        words = markup.display(metric) + f", {len(series)} of {len(places)} runs" * (len(places) > len(series))
         colours = dict.fromkeys(series, self.colours[system])
-        return charts.lines(system, words, series, x_label="round", colours=colours, marks=kept, small=True)
+        return charts.lines(system, words, series, x_label="round", colours=colours, marks=kept)
 
     def features(self, swaps: Sequence[Swap]) -> list[Html]:
         """Importances and explained swaps."""
@@ -329,7 +298,7 @@ class _Page:
                 " of the first fold where it loses and gains most."
             )
             drawn = element("div", *(swap.draw() for swap in swaps), class_="multiples")
-            parts += [element("h3", "Swaps explained"), element("p", words, class_="note"), drawn]
+            parts += [element("h3", "Swaps explained"), markup.note(words), drawn]
         return parts
 
     def repeat(self) -> list[Html]:
@@ -345,22 +314,18 @@ class _Page:
             ["created", plan.created],
             *([name, version] for name, version in plan.versions.items()),
         ]
-        described = plan.data.description
-        parts = [table(["", "value"], facts, class_="words")]
-        if described:
-            rows = [[name.replace("_", " "), _plain(value)] for name, value in described.items()]
-            parts.append(element("details", element("summary", "Data"), table(["", "value"], rows, class_="words")))
-        settings = {system: self._settings(system) for system in self.run.systems}
-        return parts + [element("details", element("summary", f"Settings of {s}"), t) for s, t in settings.items()]
-
-    def _settings(self, system: str) -> Html:
-        described = self.run.plan.systems[system]
-        settings = described.get("settings") or {name: value for name, value in described.items() if name != "ranker"}
-        seconds = self.run.cpu_seconds(system)
-        rows = [["ranker", str(described.get("ranker", "scores of another tool"))]]
-        rows += [] if math.isnan(seconds) else [["CPU seconds of a fit", f"{seconds:.1f}"]]
-        rows += [[name, _plain(value)] for name, value in settings.items()]
-        return table(["", "value"], rows, class_="words")
+        parts = [markup.grid(["", "value"], facts, class_="words")]
+        if plan.data.description:
+            rows = [[name.replace("_", " "), _plain(value)] for name, value in plan.data.description.items()]
+            parts.append(markup.folded("Data", markup.grid(["", "value"], rows, class_="words")))
+        for system in self.run.systems:
+            described, seconds = plan.systems[system], self.run.cpu_seconds(system)
+            settings = described.get("settings") or {name: one for name, one in described.items() if name != "ranker"}
+            rows = [["ranker", str(described.get("ranker", "scores of another tool"))]]
+            rows += [] if math.isnan(seconds) else [["CPU seconds of a fit", f"{seconds:.1f}"]]
+            rows += [[name, _plain(value)] for name, value in settings.items()]
+            parts.append(markup.folded(f"Settings of {system}", markup.grid(["", "value"], rows, class_="words")))
+        return parts
 
 
 def _attributes(run: Run, by: Mapping[str, Mapping[Hashable, Any]] | None) -> tuple[Attribute, ...]:
@@ -369,13 +334,8 @@ def _attributes(run: Run, by: Mapping[str, Mapping[Hashable, Any]] | None) -> tu
         return look_up([query for test in run.tests for query in test.query_ids.tolist()], by)
     kept, n_queries = run.plan.attributes, sum(test.n_queries for test in run.tests)
     if any(len(one["codes"]) != n_queries for one in kept):
-        raise DataError(f"{run.folder}: expected attributes of its {n_queries} queries, got another number")
+        raise DataError(where=run.folder, expected=f"attributes of its {n_queries} queries", got="another number")
     return tuple(Attribute(one["name"], tuple(one["values"]), np.array(one["codes"], np.int64)) for one in kept)
-
-
-def _cutoff(metric: str) -> str:
-    k = parse_metric(metric)[1]
-    return "all" if k is None else f"@{k}"
 
 
 def _mean(values: Floats) -> float:

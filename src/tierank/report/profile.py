@@ -10,12 +10,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.description import Description, Feature, Profile
-from tierank.doubts import LEAKS_FROM
-from tierank.drift import DRIFTS_FROM
+from tierank.display import Html, element
 from tierank.files import replacing
+from tierank.metrics.description import DRIFTS_FROM, LEAKS_FROM, Feature, Profile
 from tierank.report import charts
-from tierank.report.markup import Html, element, from_table, make_page, table
+from tierank.report.markup import Sections, folded, from_table, grid, make_page
 from tierank.report.tables import tabulate_description
 from tierank.settings import check_type
 
@@ -56,13 +55,12 @@ def make_profile(profile: Profile, title: str) -> str:
     """The HTML of the page."""
     about = profile.description
     facts = f"{about.n_queries:,} queries · {about.n_documents:,} documents · {about.n_features:,} features"
-    sections: list[tuple[str, str, Sequence[str]]] = [
+    sections: Sections = [
         ("summary", "Summary", _summary(profile)),
         ("lists", "Ratings and lists", _lists(profile)),
         ("features", "Features", _features(profile)),
+        *([] if profile.test is None else [("drift", "Drift", _drift(profile))]),
     ]
-    if profile.test is not None:
-        sections.append(("drift", "Drift", _drift(profile)))
     return make_page(title, [element("p", facts, class_="facts")], sections)
 
 
@@ -75,11 +73,11 @@ def find_troubles(profile: Profile) -> list[tuple[str, str]]:
         ("duplicated feature", "duplicated features", "", [f for f in features if f.twin], "same as another feature"),
         ("feature that drifts", "features that drift", "", [f for f in features if f.drifts], "test data have others"),
     ]
-    troubles = [
-        (f"{_count(len(some), one, many)}{more}", f"{_some(some)}: {why}")
-        for one, many, more, some, why in lists
-        if some
-    ]
+    troubles = []
+    for one, many, more, some, why in lists:
+        names = [feature.name for feature in some]
+        shown = f"{', '.join(names[:6])}{f' and {len(names) - 6:,} more' if len(names) > 6 else ''}"
+        troubles += [(f"{_count(len(some), one, many)}{more}", f"{shown}: {why}")] if some else []
     if about.n_empty_queries:
         empty = _count(about.n_empty_queries, "empty query", "empty queries")
         troubles.append((empty, "no rating above 0: nothing to learn from, and most metrics are undefined"))
@@ -93,55 +91,43 @@ def find_troubles(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _summary(profile: Profile) -> list[Html]:
-    troubles = find_troubles(profile)
-    rows = [[what, why] for what, why in troubles]
-    shown = table(["what to check", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
+    rows = find_troubles(profile)
+    shown = grid(["what to check", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
     return [from_table(tabulate_description(profile.description, "")), element("h3", "To check"), shown]
 
 
 def _lists(profile: Profile) -> list[Html]:
     about, test = profile.description, profile.test
     shown = list(about.documents_per_rating)[:_RATINGS]
-    parts = {"data": about} | ({} if test is None else {"test": test})
-    shares = {name: [_rating_share(part, rating) for rating in shown] for name, part in parts.items()}
+    shares = {
+        name: [100 * part.documents_per_rating.get(rating, 0) / part.n_documents for rating in shown]
+        for name, part in (("data", about), ("test", test))
+        if part is not None
+    }
     beyond = f" The first {_RATINGS} of {about.n_rating_levels:,} ratings." if about.n_rating_levels > _RATINGS else ""
     words = f"Share of the documents that have each rating.{beyond}"
-    ratings = charts.bars(
-        "Ratings", words, [f"{rating:g}" for rating in shown], shares, form=".2f", unit="%", x_label="rating", width=500
-    )
-    return [element("div", ratings, _histogram(profile), class_="pairs")]
+    labels = [f"{rating:g}" for rating in shown]
+    ratings = charts.bars("Ratings", words, labels, shares, form=".2f", unit="%", x_label="rating", width=500)
 
-
-def _rating_share(part: Description, rating: float) -> float:
-    return 100 * part.documents_per_rating.get(rating, 0) / part.n_documents
-
-
-def _histogram(profile: Profile) -> Html:
     both = [profile.lengths] + ([] if profile.test_lengths is None else [profile.test_lengths])
     edges = length_edges(np.concatenate(both), _BARS)
-    series = {}
-    for name, lengths in zip(("data", "test"), both, strict=False):
-        series[name] = (100 * np.histogram(lengths, edges)[0] / len(lengths)).tolist()
+    counts = {
+        name: (100 * np.histogram(lengths, edges)[0] / len(lengths)).tolist()
+        for name, lengths in zip(("data", "test"), both, strict=False)
+    }
     labels = [f"{low:g}" if high - low == 1 else f"{low:g} to {high - 1:g}" for low, high in pairwise(edges.tolist())]
     step = max(1, len(labels) // 5)
     # Not below the first and the last bar, where half of a long label would be outside the chart.
     few = [label if i % step == step // 2 else "" for i, label in enumerate(labels)]
-    about = profile.description
     words = (
         f"Share of the queries by their number of documents: {about.min_documents:,} to {about.max_documents:,},"
         f" median {about.median_documents:g}."
     )
-    return charts.bars(
-        "List lengths",
-        words,
-        labels,
-        series,
-        form=".2f",
-        unit="%",
-        x_label="documents of a query",
-        shown=few,
-        width=500,
+    x_label = "documents of a query"
+    lengths = charts.bars(
+        "List lengths", words, labels, counts, form=".2f", unit="%", x_label=x_label, shown=few, width=500
     )
+    return [element("div", ratings, lengths, class_="pairs")]
 
 
 def length_edges(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -156,50 +142,35 @@ def length_edges(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def _features(profile: Profile) -> list[Html]:
-    known = [feature for feature in profile.features if not math.isnan(feature.skill)]
-    best = sorted(known, key=lambda feature: -feature.skill)[:_NAMED]
     words = (
         "How well a feature ranks by itself, ascending or descending: 1 is perfect, 0 is random."
         f" From {LEAKS_FROM:g} on it is probably computed from the ratings."
     )
-    charts_found = [charts.ranked_bars("Skill", words, *_columns(best, "skill"), form=".3f")] if best else []
-    rows = [
-        [
-            f.name,
-            f"{f.missing_share:.2%}",
-            "yes" if f.is_constant else "",
-            f.twin or "",
-            _number(f.skill),
-            _number(f.drift),
-        ]
-        for f in profile.features
-    ]
+    known = [feature for feature in profile.features if not math.isnan(feature.skill)]
+    rows = []
+    for one in profile.features:
+        skill, drift = ("" if math.isnan(value) else f"{value:.3f}" for value in (one.skill, one.drift))
+        constant = "yes" if one.is_constant else ""
+        rows.append([one.name, f"{one.missing_share:.2%}", constant, one.twin or "", skill, drift])
     columns = ["feature", "missing", "constant", "same as", "skill", "drift"]
-    whole = element("details", element("summary", f"All {len(rows):,} features"), table(columns, rows))
-    return [*charts_found, whole]
+    chart = [_highest("Skill", words, known, "skill")] if known else []
+    return [*chart, folded(f"All {len(rows):,} features", grid(columns, rows))]
 
 
 def _drift(profile: Profile) -> list[Html]:
-    most = sorted(profile.features, key=lambda feature: -feature.drift)[:_NAMED]
     words = (
         "Largest difference between the shares of documents at or below any value (Kolmogorov-Smirnov): 0 is none."
-        f" From {DRIFTS_FROM:g} on the feature has moved."
+        f" From {DRIFTS_FROM:g} on the feature has moved, if the test over queries shows that it is more than chance."
     )
-    return [charts.ranked_bars("Features that moved most", words, *_columns(most, "drift"), form=".3f")]
+    return [_highest("Features that moved most", words, profile.features, "drift")]
 
 
-def _columns(features: Sequence[Feature], name: str) -> tuple[list[str], list[float]]:
-    return [feature.name for feature in features], [getattr(feature, name) for feature in features]
+def _highest(title: str, words: str, features: Sequence[Feature], name: str) -> Html:
+    """The features with the highest value of a field."""
+    highest = sorted(features, key=lambda feature: -getattr(feature, name))[:_NAMED]
+    values = [getattr(feature, name) for feature in highest]
+    return charts.ranked_bars(title, words, [feature.name for feature in highest], values, form=".3f")
 
 
 def _count(n: int, one: str, many: str) -> str:
     return f"{n:,} {one if n == 1 else many}"
-
-
-def _some(features: Sequence[Feature]) -> str:
-    names = [feature.name for feature in features]
-    return f"{', '.join(names[:6])}{f' and {len(names) - 6:,} more' if len(names) > 6 else ''}"
-
-
-def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3f}"

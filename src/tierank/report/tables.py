@@ -1,4 +1,4 @@
-"""Tables as text, Markdown and LaTeX."""
+"""Results as tables of texts, and these as text, Markdown, LaTeX and HTML; values per query as CSV."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tierank import notebook
-from tierank.description import Description
-from tierank.drift import HOW as HOW_DRIFT
-from tierank.drift import Drift
+from tierank import display as notebook
+from tierank.display import on_one_line
 from tierank.errors import DataError, ParameterError
-from tierank.evaluation import Comparison, Evaluation, format_number
 from tierank.experiments import LEAKS, PAPERS, Run
-from tierank.notebook import on_one_line
-from tierank.readers.scores import text_file
-from tierank.segments import HOW, Segment, SegmentContrast
-from tierank.settings import as_choice, as_flag, check_type
-from tierank.significance import POWER, SMALL, Contrast
+from tierank.experiments.published import PrintedFigure, cells_of, compare_with_paper, row_of, why_not_comparable
+from tierank.io.scores import text_file
+from tierank.metrics.compare import Comparison
+from tierank.metrics.description import HOW as HOW_DRIFT
+from tierank.metrics.description import Description, Drift
+from tierank.metrics.evaluate import Evaluation, format_number
+from tierank.metrics.segments import HOW, Segment, SegmentContrast
+from tierank.metrics.significance import POWER, SIGNIFICANT, SMALL, Contrast
+from tierank.rankers.explain import Explanation, format_value
+from tierank.settings import as_flag, check_type
 
 # With more segments than this, those that are too small for a test are left out.
 _SEGMENTS = 20
+# A rest of at most this share of all contributions is rounding, and gets no row.
+_ROUNDING = 1e-9
 # The number of rows that are shown although they do not drift.
 _LEAST_CHANGES = 8
 # Wide enough for any table: tables are never cut to the width of a terminal.
@@ -77,24 +82,32 @@ class Table:
         grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in self.columns:
             grid.add_column(Text(column), no_wrap=True)
-        for i, row in enumerate(zip(*map(_on_point, self._cells()), strict=True)):
+        for i, row in enumerate(zip(*map(_on_point, self._columns()), strict=True)):
             grid.add_row(*(Text(cell, "bold" if (i, j) in self.bold else "") for j, cell in enumerate(row)))
-        text = _render([Text(self.title, "bold"), Text(), grid, Text(), *map(Text, self.notes)], terminal)
+        console = Console(
+            file=StringIO(),
+            width=_WIDTH,
+            force_terminal=terminal,
+            force_jupyter=False,
+            legacy_windows=False,
+            color_system="standard" if terminal else None,
+        )
+        with console.capture() as captured:
+            console.print(Group(Text(self.title, "bold"), Text(), grid, Text(), *map(Text, self.notes)))
+        text = "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
         return text if terminal else text.replace("─", "-")
 
     def to_markdown(self) -> str:
         """A table in GitHub's Markdown, with the title above and the notes below."""
-        lines = [f"**{_escape(self.title)}**", ""]
-        lines.append(_markdown_row([_escape(column) for column in self.columns]))
-        lines.append(_markdown_row(["---:" if _is_numeric(cells) else ":---" for cells in self._cells()]))
-        for i, row in enumerate(self.rows):
-            cells = [_escape(cell) for cell in row]
-            lines.append(_markdown_row([f"**{c}**" if (i, j) in self.bold else c for j, c in enumerate(cells)]))
-        return "\n".join([*lines, "", *(f"{_escape(note)}  " for note in self.notes)]).rstrip() + "\n"
+        rules = ["---:" if _is_numeric(cells) else ":---" for cells in self._columns()]
+        rows = [list(map(_markdown, self.columns)), rules, *self._escaped(_markdown, "**{}**")]
+        table = [f"| {' | '.join(row)} |" for row in rows]
+        notes = [f"{_markdown(note)}  " for note in self.notes]
+        return "\n".join([f"**{_markdown(self.title)}**", "", *table, "", *notes]).rstrip() + "\n"
 
     def to_latex(self) -> str:
         """A ``table`` with rules of the package booktabs; the title is the caption, the notes are below."""
-        form = "".join("r" if _is_numeric(cells) else "l" for cells in self._cells())
+        form = "".join("r" if _is_numeric(cells) else "l" for cells in self._columns())
         lines = [
             r"\begin{table}",
             r"\centering",
@@ -103,13 +116,13 @@ class Table:
             r"\toprule",
             " & ".join(map(_latex, self.columns)) + r" \\",
             r"\midrule",
+            *(" & ".join(row) + r" \\" for row in self._escaped(_latex, r"\textbf{{{}}}")),
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\footnotesize {_latex(note)}" for note in self.notes),
+            r"\end{table}",
         ]
-        for i, row in enumerate(self.rows):
-            cells = [_latex(cell) for cell in row]
-            bold = [rf"\textbf{{{cell}}}" if (i, j) in self.bold else cell for j, cell in enumerate(cells)]
-            lines.append(" & ".join(bold) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}", *(rf"\par\footnotesize {_latex(note)}" for note in self.notes)]
-        return "\n".join([*lines, r"\end{table}"]) + "\n"
+        return "\n".join(lines) + "\n"
 
     def __str__(self) -> str:
         return self.to_text()
@@ -120,9 +133,16 @@ class Table:
         """The table for notebooks."""
         return notebook.sheet(self.title, notebook.grid(self.columns, self.rows), *map(notebook.note, self.notes))
 
-    def _cells(self) -> list[list[str]]:
+    def _columns(self) -> list[list[str]]:
         """The cells of each column."""
         return [[row[j] for row in self.rows] for j in range(len(self.columns))]
+
+    def _escaped(self, escape: Callable[[str], str], bold: str) -> list[list[str]]:
+        """The cells of each row in another form, those in bold inside the form ``bold``."""
+        return [
+            [bold.format(escape(cell)) if (i, j) in self.bold else escape(cell) for j, cell in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
 
 
 def tabulate(
@@ -174,26 +194,19 @@ def tabulate(
 
 def tabulate_evaluation(evaluation: Evaluation, title: str = "Evaluation") -> Table:
     """A row per metric: mean and standard error."""
-    rows = [
-        [metric, f"{evaluation.mean(metric):.4f}", format_number(evaluation.standard_error(metric))]
-        for metric in evaluation.metrics
-    ]
-    return Table(title, ["metric", "mean", "standard error"], rows, _notes(evaluation))
+    return Table(title, *evaluation.table(), _notes(evaluation))
 
 
 def tabulate_comparison(comparison: Comparison, title: str = "Comparison") -> Table:
     """A row per system, a column per metric, with marks of significance and the best mean in bold."""
-    rows = [
-        [system, *(f"{comparison.mean(system, m):.4f}{comparison.mark(system, m)}" for m in comparison.metrics)]
-        for system in comparison.systems
-    ]
-    bold = {
-        (comparison.systems.index(system), j)
-        for j, metric in enumerate(comparison.metrics, start=1)
-        for system in comparison.best(metric)
-    }
     notes = [comparison.describe_marks(), *_notes(comparison)]
-    return Table(title, ["system", *comparison.metrics], rows, notes, bold)
+    return Table(title, *comparison.table(), notes, _best(comparison))
+
+
+def _best(comparison: Comparison) -> set[tuple[int, int]]:
+    """The cells of the best mean of each metric."""
+    columns = enumerate(comparison.metrics, start=1)
+    return {(comparison.systems.index(system), j) for j, metric in columns for system in comparison.best(metric)}
 
 
 def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Table:
@@ -205,8 +218,8 @@ def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Tabl
         for metric, contrast in contrasts.items()
     ]
     how = (
-        f"p: paired t-test, adjusted by Holm's method within each metric; interval: bootstrap over queries,"
-        f" {comparison.n_resamples:,} resamples, seed {comparison.seed}"
+        f"p: paired t-test over queries; interval: that of the test, which excludes 0 exactly if p < {SIGNIFICANT};"
+        " adjusted p: by Holm's method over the systems, within each metric"
     )
     notes = [how, _NEEDED, *_notes(comparison)]
     return Table(title or f"Differences to {comparison.baseline}", columns, rows, notes)
@@ -232,79 +245,61 @@ def _contrast_cells(contrast: Contrast) -> list[str]:
     ]
 
 
-def tabulate_segments(judged: Evaluation | Comparison, title: str | None = None) -> Table:
+def tabulate_segments(result: Evaluation | Comparison, title: str | None = None) -> Table:
     """A row per segment, and per system of a comparison: means, or differences to the baseline, with marks."""
-    if isinstance(judged, Comparison):
-        heads, title = ["system"], title or f"Differences to {judged.baseline} by segment"
-        marks = f"*+ / *-: significantly better / worse than {judged.baseline} in this segment"
+    if isinstance(result, Comparison):
+        heads, title = ["system"], title or f"Differences to {result.baseline} by segment"
+        marks = f"*+ / *-: significantly better / worse than {result.baseline} in this segment"
     else:
         heads, title = [], title or "By segment"
         marks = "*+ / *-: significantly better / worse than all other queries"
     by_row: dict[tuple[str, ...], dict[str, Segment | SegmentContrast]] = {}
-    for one in judged.segments:
-        names = [one.attribute, one.value, *([one.system] if isinstance(one, SegmentContrast) else [])]
-        by_row.setdefault(tuple(names), {})[one.metric] = one
+    for one in result.segments:
+        names = one.attribute, one.value, *([one.system] if isinstance(one, SegmentContrast) else [])
+        by_row.setdefault(names, {})[one.metric] = one
     n_segments = Counter(attribute for attribute, _ in {head[:2] for head in by_row})
-    shown = {head: found for head, found in by_row.items() if not _is_left_out(n_segments[head[0]], found)}
     rows = []
-    for (attribute, value, *system), found in shown.items():
-        n = next(iter(found.values())).n_queries
-        rows.append([attribute, value, f"{n:,}", *system, *(_segment_cell(found[m]) for m in judged.metrics)])
-    n_left = len(by_row) - len(shown)
+    for (attribute, value, *system), found in by_row.items():
+        if n_segments[attribute] > _SEGMENTS and all(one.verdict == "too few queries" for one in found.values()):
+            continue
+        cells = []
+        for one in (found[metric] for metric in result.metrics):
+            number = f"{one.mean:.4f}" if isinstance(one, Segment) else f"{one.difference:+.4f}"
+            cells.append(number + {"better": "*+", "worse": "*-"}.get(one.verdict, ""))
+        rows.append([attribute, value, f"{next(iter(found.values())).n_queries:,}", *system, *cells])
+    n_left = len(by_row) - len(rows)
     left = [f"{n_left:,} segments of too few queries are not shown"] if n_left else []
-    return Table(title, ["attribute", "segment", "queries", *heads, *judged.metrics], rows, [marks, HOW, *left])
+    return Table(title, ["attribute", "segment", "queries", *heads, *result.metrics], rows, [marks, HOW, *left])
 
 
-def _is_left_out(n_segments: int, found: dict[str, Segment | SegmentContrast]) -> bool:
-    """Whether a segment is one of many that are too small."""
-    return n_segments > _SEGMENTS and all(one.verdict == "too few queries" for one in found.values())
-
-
-def _segment_cell(one: Segment | SegmentContrast) -> str:
-    mark = {"better": "*+", "worse": "*-"}.get(one.verdict, "")
-    return (f"{one.mean:.4f}" if isinstance(one, Segment) else f"{one.difference:+.4f}") + mark
-
-
-def tabulate_worst(judged: Evaluation | Comparison, title: str = "Worst segments") -> Table:
+def tabulate_worst(result: Evaluation | Comparison, title: str = "Worst segments") -> Table:
     """A row per significantly worse segment, the worst of each metric first, with all numbers of its test."""
-    if isinstance(judged, Comparison):
-        columns = ["metric", "attribute", "segment", "queries", "system", *_CONTRAST]
-        rows = [
-            [metric, one.attribute, one.value, f"{one.n_queries:,}", one.system, *_contrast_cells(one.contrast)]
-            for metric in judged.metrics
-            for one in judged.worst(metric)
-        ]
-        notes = [f"worse than {judged.baseline} in the same segment", HOW, _NEEDED]
+    if isinstance(result, Comparison):
+        columns = ["system", *_CONTRAST]
+        notes = [f"worse than {result.baseline} in the same segment", HOW, _NEEDED]
     else:
-        columns = ["metric", "attribute", "segment", "queries", "mean", "difference", "p", "adjusted p"]
-        rows = [
-            [
-                metric,
-                one.attribute,
-                one.value,
-                f"{one.n_queries:,}",
-                f"{one.mean:.4f}",
-                format_number(one.difference, "+"),
-                _format_p(one.p),
-                _format_p(one.adjusted_p),
-            ]
-            for metric in judged.metrics
-            for one in judged.worst(metric)
-        ]
+        columns = ["mean", "difference", "p", "adjusted p"]
         notes = ["worse than all other queries; p: the larger one of Student's and of Welch's t-test", HOW]
-    return Table(title, columns, rows, notes if rows else ["no segment is significantly worse", HOW])
+    rows = []
+    for one in (one for metric in result.metrics for one in result.worst(metric)):
+        if isinstance(one, SegmentContrast):
+            numbers = [one.system, *_contrast_cells(one.contrast)]
+        else:
+            p_values = _format_p(one.p), _format_p(one.adjusted_p)
+            numbers = [f"{one.mean:.4f}", format_number(one.difference, "+"), *p_values]
+        rows.append([one.metric, one.attribute, one.value, f"{one.n_queries:,}", *numbers])
+    heads = ["metric", "attribute", "segment", "queries", *columns]
+    return Table(title, heads, rows, notes if rows else ["no segment is significantly worse", HOW])
 
 
 def tabulate_run(run: Run, title: str | None = None) -> Table:
-    """A row per system in the layout of the paper, with the spread over seeds, and the paper's rows below."""
+    """A row per system in the layout of the paper, with the spread over seeds."""
     comparison = run.comparison
-    rows = [
-        [system, *(_run_cell(run, system, metric) for metric in run.metrics), format_seconds(run.cpu_seconds(system))]
-        for system in run.systems
-    ]
-    bold = {
-        (run.systems.index(system), j) for j, metric in enumerate(run.metrics, 1) for system in comparison.best(metric)
-    }
+    rows = []
+    for system in run.systems:
+        means = [f"{_mean_cell(run, system, metric, ' ± ')}{comparison.mark(system, metric)}" for metric in run.metrics]
+        seconds = run.cpu_seconds(system)
+        rows.append([system, *means, "-" if math.isnan(seconds) else f"{seconds:.1f}"])
     seeds = sorted({len(run.seeds_of(system)) for system in run.systems})
     words = "one seed" if seeds == [1] else f"{' or '.join(map(str, seeds))} seeds; ±: standard deviation over seeds"
     notes = [
@@ -313,49 +308,79 @@ def tabulate_run(run: Run, title: str | None = None) -> Table:
         *_notes(comparison),
     ]
     notes += [LEAKS] if run.plan.protocol == "lightgbm" else []
-    of_paper, doubts = paper_rows(run)
-    columns = ["system", *run.metrics, "CPU s/run"]
+    others = dict.fromkeys(filter(None, why_not_comparable(run).values()))
+    notes += [f"not beside the paper: {'; '.join(others)}"] if others else []
     title = title or f"{run.plan.data.name}: {f'{run.n_folds} folds' if run.n_folds > 1 else 'test queries'}"
-    return Table(title, columns, [*rows, *of_paper], [*notes, *doubts], bold)
+    return Table(title, ["system", *run.metrics, "CPU s/run"], rows, notes, _best(comparison))
 
 
-def _run_cell(run: Run, system: str, metric: str) -> str:
+def _mean_cell(run: Run, system: str, metric: str, sign: str) -> str:
+    """A mean with its spread over seeds, if it has any."""
     spread = run.spread(system, metric)
-    words = f"{run.comparison.mean(system, metric):.3f}" + ("" if math.isnan(spread) else f" ± {spread:.3f}")
-    return words + run.comparison.mark(system, metric)
+    return f"{run.comparison.mean(system, metric):.3f}" + ("" if math.isnan(spread) else f"{sign}{spread:.3f}")
 
 
-def paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
-    """The rows of the paper that can be compared with a run, and notes: why none, or why a dagger marks a cell."""
-    if run.plan.paper is None:
-        return [], []
-    paper, protocol = PAPERS[as_choice("paper", run.plan.paper, PAPERS)], run.plan.protocol
-    description = run.plan.data.description
-    size = description.get("n_queries", 0), description.get("n_documents", 0)
-    others = {metric: paper.why_other(protocol, run.rule, metric, size) for metric in run.metrics}
-    if all(others.values()):
-        return [], [f"no rows of the paper: {'; '.join(dict.fromkeys(filter(None, others.values())))}"]
-    tops = description.get("queries_per_top_rating")  # runs of earlier versions do not have it
-    counts = None if tops is None else {float(rating): n for rating, n in tops.items()}
-    reasons: dict[str, None] = {}
-    rows = []
-    for name, figures in paper.rows(protocol).items():
-        cells = []
-        for metric, other in others.items():
-            why = None if other else paper.doubt(name, metric, counts)
-            if why is not None:
-                reasons[why] = None
-            cells.append("-" if other else f"{figures[metric]:.3f}{'†' if why else ''}")
-        rows.append([f"{name} (paper)", *cells, "-"])
-    notes = [f"† cannot be right: {'; '.join(reasons)}"] if reasons else []
-    if protocol == "lightgbm":
-        notes.append("the rows of the paper leak too: its test data chose the number of trees")
-    return rows, notes
+def tabulate_paper(run: Run, *, all_rows: bool = False) -> list[Table]:
+    """Ours, the paper's figures and their difference for each ranker: a table of NDCG, and one of ERR.
+
+    No table if nothing can be compared. ``all_rows`` adds the paper's rows for rankers that were not run.
+    """
+    printed, found = cells_of(run), compare_with_paper(run)
+    row_names = {system: row_of(system, run.plan.systems[system]) or "" for system in run.systems}
+    others = [row for row in printed if row not in {row_names[system] for system in found}]
+    tables: list[Table] = []
+    for kind in ("ndcg", "err") if run.systems else ():
+        metrics = [metric for metric in next(iter(printed.values()), {}) if metric.startswith(kind)]
+        rows, shown = list[list[str]](), list[PrintedFigure]()
+        for system in run.systems:
+            rows.append([system, "ours", *(_ours_cell(run, system, metric) for metric in metrics)])
+            if system in found:
+                compared = [found[system][metric] for metric in metrics]
+                shown += [one.printed for one in compared]
+                rows.append([row_names[system], "paper", *(str(one.printed) for one in compared)])
+                rows.append(["", "difference", *(f"{one.difference:+.3f} {one.verdict}".rstrip() for one in compared)])
+        for row in others if all_rows else ():
+            figures = [printed[row][metric] for metric in metrics]
+            shown += figures
+            rows.append([row, "paper", *map(str, figures)])
+        title = f"{run.plan.data.name}, {kind.upper()} beside the paper's: {run.n_folds} folds"
+        doubts = dict.fromkeys(f"† {figure.doubt}" for figure in shown if figure.doubt)
+        tables += [Table(title, ["system", "", *metrics], rows, list(doubts))] if metrics else []
+    if tables:
+        notes = _paper_notes(run, row_names[run.baseline], [] if all_rows else others)
+        tables[-1] = replace(tables[-1], notes=[*tables[-1].notes, *notes])
+    return tables
 
 
-def format_seconds(seconds: float) -> str:
-    """Seconds with one decimal; a dash if nothing was measured."""
-    return "-" if math.isnan(seconds) else f"{seconds:.1f}"
+def _ours_cell(run: Run, system: str, metric: str) -> str:
+    """A mean with its spread and mark: that of Holm, or else that of the test alone, as the paper tests."""
+    contrast = run.comparison.contrasts.get(system, {}).get(metric)
+    alone = contrast is not None and contrast.p < SIGNIFICANT and ("+" if contrast.difference > 0 else "-")
+    return _mean_cell(run, system, metric, "±") + (run.comparison.mark(system, metric) or alone or "")
+
+
+def _paper_notes(run: Run, baseline_row: str, others: Sequence[str]) -> list[str]:
+    """What the rows, marks and verdicts mean, and what is missing."""
+    baseline = PAPERS[str(run.plan.paper)].baseline
+    seeds = " or ".join(map(str, sorted({len(run.seeds_of(system)) for system in run.systems})))
+    notes = [
+        f"ours: mean over the test queries of all folds; seeds: {seeds}; ±: standard deviation over seeds",
+        f"+ / -: better / worse than {run.baseline}, p < {SIGNIFICANT} in a paired t-test;"
+        " *+ / *-: also adjusted by Holm",
+        f"the paper's *: better than {baseline}, p < {SIGNIFICANT} in a t-test; †: cannot be right",
+        "difference: ours minus the paper's; within, below or above the 95% range of another seed",
+        "(no word: fewer than three seeds, nothing random, or †)",
+        f"rule {run.rule.name}; {run.comparison.describe_queries()}",
+    ]
+    if baseline_row != baseline:
+        notes.append(f"the baseline is {run.baseline}; the paper's, {baseline}, is not in this run or not chosen")
+    if others:
+        notes.append(f"the paper has {len(others)} rows for rankers that are not in this run")
+    if "LambdaMart-R" in others:
+        notes.append("LambdaMart-R is RankLib's, and can be added to a run as scores of this name")
+    if run.plan.protocol == "lightgbm":
+        notes += [LEAKS, "the rows of the paper leak too: its test data chose the number of trees"]
+    return notes
 
 
 def tabulate_description(found: Description, title: str) -> Table:
@@ -396,6 +421,32 @@ def tabulate_drift(found: Drift, title: str) -> Table:
     return Table(title, ["", "distance", "p", "adjusted p", "verdict"], rows, [found.advice, *left, HOW_DRIFT])
 
 
+def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
+    """A row per feature, largest contribution first, and one row each for all other features and the rest."""
+    rows = []
+    for j in found.top(n).tolist():
+        held = [format_value(value, 6) for value in found.held(j)]
+        rows.append([found.features[j], f"{found.contributions[j]:+.4f}", *held])
+    for name, value in sums_of(found, n):
+        rows.append([name, f"{value:+.4f}" if abs(value) >= 5e-5 else f"{value:+.1e}", "", ""])
+    rows.append(["score difference", f"{found.difference:+.4f}", "", ""])
+    columns = ["feature", "contribution", f"above: {found.above}", f"below: {found.below}"]
+    title = f"Query {found.query!s}: {found.above} above {found.below}"
+    ranks = "ranks above" if found.difference > 0 else "is not ranked above" if found.difference < 0 else "ties with"
+    notes = [f"{found.above} {ranks} {found.below}; the contributions sum to the difference of their scores"]
+    return Table(title, columns, rows, notes, {(len(rows) - 1, 0), (len(rows) - 1, 1)})
+
+
+def sums_of(found: Explanation, n: int | None) -> list[tuple[str, float]]:
+    """The sum of the features beyond the first n, and the rest that no feature explains."""
+    top = found.top(n)
+    n_others = len(found.top()) - len(top)
+    others = float(found.contributions.sum() - found.contributions[top].sum())
+    rows = [(f"{n_others} other feature{'s' * (n_others > 1)}", others)] if n_others else []
+    is_more = abs(found.rest) > _ROUNDING * float(np.abs(found.contributions).sum())
+    return rows + ([("remainder", found.rest)] if is_more else [])
+
+
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
     """Write a CSV file with a row per query and a column per metric; empty if the rule leaves the query out."""
     with text_file(path) as file:
@@ -416,8 +467,8 @@ def _csv_line(cells: Sequence[object]) -> str:
     return line.getvalue()
 
 
-def _notes(judged: Evaluation | Comparison) -> list[str]:
-    return [judged.describe_queries(), f"rule {judged.rule.describe()}"]
+def _notes(result: Evaluation | Comparison) -> list[str]:
+    return [result.describe_queries(), f"rule {result.rule.describe()}"]
 
 
 def _on_point(cells: Sequence[str]) -> list[str]:
@@ -436,26 +487,7 @@ def _format_p(p: float) -> str:
     return "<0.0001" if p < 0.0001 else format_number(p)
 
 
-def _render(parts: Sequence[RenderableType], terminal: bool) -> str:
-    console = Console(
-        file=StringIO(),
-        width=_WIDTH,
-        force_terminal=terminal,
-        force_jupyter=False,
-        legacy_windows=False,
-        color_system="standard" if terminal else None,
-    )
-    with console.capture() as captured:
-        console.print(Group(*parts))
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    """Text escaped for Markdown."""
+def _markdown(text: str) -> str:
     return re.sub(r"([\\`*|<\[])", r"\\\1", text)
 
 

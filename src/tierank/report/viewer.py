@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.arrays import Floats
+from tierank.data.tables import check_columns
+from tierank.display import Html, element
 from tierank.errors import DataError
 from tierank.experiments.runs import Run
-from tierank.report.markup import Html, element
-from tierank.tables import check_once
-from tierank.types import Floats
+from tierank.report.markup import note
 
 # Depths to which lists may be kept, deepest first: the first that the budget allows is used.
 _DEPTHS = (1000, 300, 100, 50, 30, 20, 15, 10, 5)
@@ -54,14 +55,14 @@ class Titles:
                 names = list(rows.fieldnames or ())
                 if not set(_TITLE_COLUMNS) <= set(names):
                     got = ", ".join(names)[:200] or "an empty file"
-                    raise DataError(f"{file}: expected the columns query, document and title, got {got}")
-                check_once(names, _TITLE_COLUMNS, file)
+                    raise DataError(where=file, expected="the columns query, document and title", got=got)
+                check_columns(names, _TITLE_COLUMNS, file)
                 return cls({(row["query"], row["document"]): row["title"] or "" for row in rows})
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"{file}: expected a CSV file in UTF-8, got: {error}") from None
+            raise DataError(where=file, expected="a CSV file in UTF-8", got=f": {error}") from None
 
 
-class Lists:
+class RunLists:
     """All test queries of a run, fold by fold, with the ranks and scores of its systems.
 
     Of several seeds, the lists are those of the first one; equal scores are in the order of the rows.
@@ -119,7 +120,7 @@ class Lists:
         names: list[str] = []
         for test, start, end in zip(self.run.tests, starts[:-1], starts[1:], strict=True):
             inside = rows[(rows >= start) & (rows < end)] - start
-            names += [] if test.document_texts is None else list(test.document_texts.take(inside))
+            names += [] if test.document_texts is None else list(test.document_texts[inside])
         return names
 
     def encode(self, metrics: Sequence[str], titles: Titles | None = None, budget: int = _BUDGET) -> dict[str, Any]:
@@ -153,25 +154,18 @@ class Lists:
         self, titled: Mapping[tuple[str, str], str], budget: int
     ) -> tuple[int, NDArray[np.int64], list[str] | None]:
         """The depth, the documents that some list has within it, and their names (None: by row)."""
+        n_systems, names = len(self.run.systems), None
         for depth in _DEPTHS:
             rows = np.flatnonzero(self.best_ranks <= depth)
-            names = self._names(rows, titled) if titled or self.has_document_ids else None
-            if self._size(rows, names, depth) <= budget:
+            if titled or self.has_document_ids:
+                ids, queries = self.document_names(rows), self.query[rows].tolist()
+                names = [titled.get((self.query_ids[q], i), i) for q, i in zip(queries, ids, strict=True)]
+            # Everything that grows with the depth, in base64.
+            n_scores = int(np.minimum(self.lengths, depth).sum())
+            numbers = (3 + 2 * n_systems) * len(rows) + 2 * n_systems * n_scores
+            if numbers * 4 / 3 + sum(len(name) + 3 for name in names or ()) <= budget:
                 break
         return min(depth, int(self.lengths.max())), rows, names
-
-    def _size(self, rows: NDArray[np.int64], names: list[str] | None, depth: int) -> float:
-        """Bytes of everything that grows with the depth, in base64."""
-        n_systems, n_scores = len(self.run.systems), int(np.minimum(self.lengths, depth).sum())
-        numbers = (3 + 2 * n_systems) * len(rows) + 2 * n_systems * n_scores
-        return numbers * 4 / 3 + sum(len(name) + 3 for name in names or ())
-
-    def _names(self, rows: NDArray[np.int64], titled: Mapping[tuple[str, str], str]) -> list[str]:
-        names = self.document_names(rows)
-        if not titled:
-            return names
-        queries = (self.query_ids[query] for query in self.query[rows])
-        return [titled.get((query, name), name) for query, name in zip(queries, names, strict=True)]
 
     def _encode_system(
         self, system: str, rows: NDArray[np.int64], metrics: Sequence[str], numbers: np.dtype[Any], depth: int
@@ -192,46 +186,28 @@ class Lists:
 
 
 def make_viewer(run: Run, shown: dict[str, Any]) -> Html:
-    """The frame of the viewer, which the script of the page fills with the result of ``Lists.encode``."""
-    controls = [
-        _labelled("Left", element("select", id="left")),
-        _labelled("Right", element("select", id="right")),
-        _labelled("Order", _select("order", _ORDERS)),
-        _labelled("Show", _select("show", _SHOWS)),
-        _labelled("Find a query", element("input", id="find", type="search", placeholder="id", autocomplete="off")),
-    ]
-    chooser = element(
-        "div",
-        element("p", id="count", class_="note", aria_live="polite"),
-        element("ul", id="choices", role="listbox", tabindex="0", aria_label="Queries"),
-        class_="chooser",
+    """The frame of the viewer, which the script of the page fills with the result of ``RunLists.encode``."""
+    orders, shows = (
+        element("select", *(element("option", text, value=value) for value, text in options.items()), id=name)
+        for name, options in (("order", _ORDERS), ("show", _SHOWS))
     )
-    stage = element(
-        "div",
+    controls = {
+        "Left": element("select", id="left"),
+        "Right": element("select", id="right"),
+        "Order": orders,
+        "Show": shows,
+        "Find a query": element("input", id="find", type="search", placeholder="id", autocomplete="off"),
+    }
+    labelled = [element("label", element("span", label), control) for label, control in controls.items()]
+    count = element("p", id="count", class_="note", aria_live="polite")
+    choices = element("ul", id="choices", role="listbox", tabindex="0", aria_label="Queries")
+    links = element("div", id="links", aria_hidden="true")
+    lists = [
         element("div", id="query-head", aria_live="polite"),
-        element(
-            "div",
-            element("ol", id="list-left"),
-            element("div", id="links", aria_hidden="true"),
-            element("ol", id="list-right"),
-            id="stage",
-        ),
+        element("div", element("ol", id="list-left"), links, element("ol", id="list-right"), id="stage"),
         element("button", "Show more", type="button", id="more", class_="quiet"),
         element("div", id="why"),
-        class_="lists",
-    )
-    return element(
-        "div",
-        element("noscript", "The viewer needs JavaScript; everything else on this page does not."),
-        element("div", *controls, class_="controls"),
-        element("div", id="tier-key", class_="legend"),
-        element("div", chooser, stage, class_="browse"),
-        element("p", _explain_lists(run, shown), class_="note"),
-        id="viewer",
-    )
-
-
-def _explain_lists(run: Run, shown: dict[str, Any]) -> str:
+    ]
     depth, longest = shown["depth"], shown["longest"]
     words = ["Lists are complete."]
     if depth < longest:
@@ -247,15 +223,16 @@ def _explain_lists(run: Run, shown: dict[str, Any]) -> str:
         "Keys: j and k, or the arrows in the list of queries, for the next and the last; / to search; x to swap sides;"
         " Enter on two documents to compare them."
     )
-    return " ".join(words)
-
-
-def _labelled(label: str, control: Html) -> Html:
-    return element("label", element("span", label), control)
-
-
-def _select(name: str, options: Mapping[str, str]) -> Html:
-    return element("select", *(element("option", text, value=key) for key, text in options.items()), id=name)
+    chooser, stage = element("div", count, choices, class_="chooser"), element("div", *lists, class_="lists")
+    return element(
+        "div",
+        element("noscript", "The viewer needs JavaScript; everything else on this page does not."),
+        element("div", *labelled, class_="controls"),
+        element("div", id="tier-key", class_="legend"),
+        element("div", chooser, stage, class_="browse"),
+        note(" ".join(words)),
+        id="viewer",
+    )
 
 
 def _packed(values: NDArray[Any], kind: str | np.dtype[Any]) -> str:

@@ -3,16 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
-
-from tierank.serve.limits import Limits
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from tierank.rankers import Ranker
+    from tierank.rankers.base import Ranker
 
 __all__ = ["Limits", "app"]
+
+# Larger bodies have threads of their own, and count towards ``max_large_bytes``.
+LARGE = 256 << 10
+
+
+def _limit(default: float, what: str, least: int = 1) -> Any:
+    return field(default=default, metadata={"what": what, "least": least})
+
+
+class _Checked:
+    """Checks its fields: whole numbers from their least value on, or positive seconds."""
+
+    def __post_init__(self) -> None:
+        from tierank.settings import as_positive, as_whole  # loads numpy, which the help of the command does not need
+
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if isinstance(one.default, float):
+                as_positive(one.name, value)
+            else:
+                as_whole(one.name, value, one.metadata["least"])
+
+
+@dataclass(frozen=True)
+class Limits(_Checked):
+    """Limits of the application, per process: sizes, queues and deadlines. Each is an option of ``tierank serve``."""
+
+    max_bytes: int = _limit(16 << 20, "bytes of a request")
+    max_large_bytes: int = _limit(128 << 20, "bytes of all requests above 256 KB in the server at a time")
+    max_documents: int = _limit(10_000, "documents of a request")
+    max_waiting: int = _limit(256, "requests that wait for a thread", least=0)
+    max_explaining: int = _limit(8, "explanations that wait for their thread", least=0)
+    body_timeout: float = _limit(30.0, "seconds within which a body has to arrive")
+    timeout: float = _limit(10.0, "seconds that an answer may take after the body has arrived")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_large_bytes < self.max_bytes:
+            from tierank.errors import ParameterError
+
+            expected = f"at least `max_bytes`, {self.max_bytes}"
+            raise ParameterError(argument="max_large_bytes", expected=expected, got=f"{self.max_large_bytes}")
+
+
+@dataclass(frozen=True)
+class Connections(_Checked):
+    """Limits of connections, per process. Each is an option of ``tierank serve``."""
+
+    max_connections: int = _limit(512, "open connections")
+    idle_timeout: float = _limit(75.0, "seconds that a connection may be idle between two requests")
+    drain_timeout: float = _limit(30.0, "seconds that running requests have to finish when the server stops")
 
 
 def app(
@@ -52,25 +102,28 @@ def app(
     >>> ranker = tierank.UMart(n_trees=5).fit(data)
     >>> service = Starlette(routes=[Mount("/ranking", app({"products": ranker}))])
     """
+    from tierank.errors import ParameterError
     from tierank.extras import require
 
     require("tierank serve", "starlette", "uvicorn", "msgspec")
+    from tierank.serve.admission import Keys
     from tierank.serve.application import Service
-    from tierank.serve.keys import Keys
-    from tierank.serve.models import ServedModel
+    from tierank.serve.served_models import ServedModel
 
-    _check_arguments(models, limits)
+    if not isinstance(models, Mapping):
+        raise ParameterError(
+            argument="models",
+            expected="a dict of fitted rankers by name",
+            got=type(models).__name__,
+            fix='give names: app({"products": ranker})',
+        )
+    if limits is not None and not isinstance(limits, Limits):
+        raise ParameterError(
+            argument="limits",
+            expected="tierank.serve.Limits",
+            got=type(limits).__name__,
+            fix="limits=Limits(timeout=2), for example",
+        )
     admitted = None if keys is None else Keys(keys)
     served = [ServedModel.of(name, ranker) for name, ranker in models.items()]
     return Service(served, limits, threads, keys=admitted).application()
-
-
-def _check_arguments(models: Any, limits: Any) -> None:
-    from tierank.errors import ParameterError
-
-    if not isinstance(models, Mapping):
-        got, fix = type(models).__name__, 'give names: app({"products": ranker})'
-        raise ParameterError(argument="models", expected="a dict of fitted rankers by name", got=got, fix=fix)
-    if limits is not None and not isinstance(limits, Limits):
-        got, fix = type(limits).__name__, "limits=Limits(timeout=2), for example"
-        raise ParameterError(argument="limits", expected="tierank.serve.Limits", got=got, fix=fix)

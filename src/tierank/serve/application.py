@@ -9,8 +9,10 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import msgspec
@@ -20,74 +22,45 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from tierank import __version__
-from tierank.deadline import Deadline, seconds_left
 from tierank.errors import ParameterError, TierankError, near_name
-from tierank.explain import Explanation
 from tierank.kernels import most_workers, n_threads
-from tierank.rankers import Ranked
-from tierank.serve.counters import Counters, gauge
-from tierank.serve.documents import Documents, warm_up
-from tierank.serve.keys import Keys
-from tierank.serve.lanes import ByteBudget, Lane, Share, stopping
-from tierank.serve.limits import LARGE, Limits
-from tierank.serve.log import log_replacement
-from tierank.serve.models import ServedModel, Version
-from tierank.serve.openapi import describe_api
-from tierank.serve.refusals import Refusal, busy, shown
-from tierank.serve.requests import Rank, read_rank, read_score
+from tierank.processes import Deadline, seconds_left
+from tierank.rankers.base import Ranked
+from tierank.serve import LARGE, Limits
+from tierank.serve.admission import Keys, Pool, Refusal, busy, shown, stopping
+from tierank.serve.monitoring import Counters, labelled
+from tierank.serve.requests import Documents, Rank, read_numbers, read_rank, read_score
+from tierank.serve.served_models import ServedModel, Version
 from tierank.settings import as_whole
 
 LOG = logging.getLogger("tierank.serve")
 
+PATHS = ("/rank", "/score", "/health", "/ready", "/models", "/metrics", "/openapi.json")
+# Routes that need no API key, for orchestrators: they reveal nothing about models or traffic.
+_OPEN = ("health", "ready")
 # Features that an explanation names.
 _NAMED = 5
 # Characters of an unknown path that the log keeps.
-_PATH = 200
-# Threads that explain: explanations are for people to read, and scores come first.
-_EXPLAINING = 1
-# Routes that need no API key, for orchestrators: they reveal nothing about models or traffic.
-_OPEN = ("health", "ready")
+_SHOWN_PATH = 200
 
 
 @dataclass
 class Answer:
     """A response, with its facts for the log and the counters."""
 
-    code: int
     content: bytes
+    code: int = 200
     kind: str = "application/json"
-    headers: dict[str, str] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
     model: str | None = None
     n_queries: int = 0
     n_documents: int = 0
-    sent: Callable[[], None] | None = None  # called when the client has it, or is gone
 
 
-class Sending(Response):
-    """A response that is sent in pieces, so that a large one only takes memory beyond its own as the client reads."""
-
-    def __init__(self, found: Answer, headers: dict[str, str]) -> None:
-        super().__init__(found.content, found.code, headers, found.kind)
-        self.sent = found.sent
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            body = bytes(self.body)
-            for start in range(0, len(body), LARGE):
-                await send({"type": "http.response.body", "body": body[start : start + LARGE], "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            if self.sent is not None:
-                self.sent()
-
-
-# The result of work in a thread: an answer, or work for another kind of thread.
-Work = Callable[[], "Answer | Work"]
+# The answer, from the body of a request, or the explanation that gives it, which has a thread of its own.
+Work = Callable[[bytearray], "Answer | Callable[[], Answer]"]
 
 
 class Service:
@@ -106,32 +79,40 @@ class Service:
         keys: Keys | None = None,
     ) -> None:
         if not models:
-            raise ParameterError("models: expected at least one, got none")
+            raise ParameterError(argument="models", expected="at least one", got="none")
         self.models = {model.name: model for model in models}
         self.limits = limits or Limits()
         self.threads = n_threads(None) if threads is None else as_whole("threads", threads, most=most_workers())
         self.counters = counters or Counters(list(self.models))
         self.keys = keys
         self.is_stopping = False
-        self._scoring_lane = Lane("requests", self.threads, self.limits.max_waiting)
-        self._large_lane = Lane("large requests", self.threads, self.limits.max_waiting)
-        self._explaining_lane = Lane("explanations", _EXPLAINING, self.limits.max_explaining)
-        self._room = ByteBudget(self.limits.max_large_bytes)
-        warm_up()
+        # Bytes beyond 256 KB of all bodies that are being received or processed.
+        self.large_bytes = 0
+        self.scoring = Pool("requests", self.threads, self.limits.max_waiting)
+        self.scoring_large = Pool("large requests", self.threads, self.limits.max_waiting)
+        self.explaining = Pool("explanations", 1, self.limits.max_explaining)
+        read_numbers([b"[0]"], 1, 1)  # compiled now, so that no request has to wait for that
 
     def application(self) -> Starlette:
         """The ASGI application. It needs no lifespan events, so it can be mounted anywhere."""
+
+        def route(path: str, name: str, answer: Callable[[Request], Awaitable[Answer]], method: str = "GET") -> Route:
+            return Route(path, partial(self._respond, name, answer), methods=[method])
+
+        async def no_route(request: Request, error: HTTPException) -> Response:
+            return await self._respond("other", partial(self._no_route, error), request)
+
         application = Starlette(
             routes=[
-                Route("/rank", self._endpoint("rank", self._scoring(self._rank)), methods=["POST"]),
-                Route("/score", self._endpoint("score", self._scoring(self._score)), methods=["POST"]),
-                Route("/health", self._endpoint("health", self._health)),
-                Route("/ready", self._endpoint("ready", self._ready)),
-                Route("/models", self._endpoint("models", self._models)),
-                Route("/metrics", self._endpoint("metrics", self._metrics)),
-                Route("/openapi.json", self._endpoint("openapi", self._openapi)),
+                route("/rank", "rank", partial(self._answer_scores, self._rank), "POST"),
+                route("/score", "score", partial(self._answer_scores, self._score), "POST"),
+                route("/health", "health", self._health),
+                route("/ready", "ready", self._ready),
+                route("/models", "models", self._models),
+                route("/metrics", "metrics", self._metrics),
+                route("/openapi.json", "openapi", self._openapi),
             ],
-            exception_handlers={HTTPException: self._no_route},  # type: ignore[dict-item]
+            exception_handlers={HTTPException: no_route},  # type: ignore[dict-item]
         )
         application.router.redirect_slashes = False
         return application
@@ -140,231 +121,238 @@ class Service:
         """Load the current content of the folder of a model; if that fails, the old model stays."""
         try:
             is_new = model.replace()
-        except (TierankError, OSError) as error:
-            log_replacement(self.counters, model.name, str(error))
-        except Exception:
-            LOG.exception("model %s", model.name)
-            log_replacement(self.counters, model.name, "a bug")
+        except Exception as error:
+            is_bug = not isinstance(error, (TierankError, OSError))
+            why = "a bug" if is_bug else " ".join(str(error).split())
+            self.counters.count_reload(model.name, "refused")
+            LOG.error("model %s: kept the old one: %s", model.name, why, exc_info=is_bug)
+            return
+        if is_new:
+            self.counters.count_reload(model.name, "replaced")
+            LOG.info("model %s: replaced, checksum %s", model.name, model.version.checksum)
         else:
-            log_replacement(self.counters, model.name, None, model.version.checksum if is_new else None)
+            LOG.info("model %s: unchanged", model.name)
 
     def close(self) -> None:
         """Stop all work, once no client waits for it."""
-        for lane in (self._scoring_lane, self._large_lane, self._explaining_lane):
-            lane.close()
+        for pool in (self.scoring, self.scoring_large, self.explaining):
+            pool.close()
 
     # Around every request
 
-    def _endpoint(
-        self, route: str, answer: Callable[[Request], Awaitable[Answer]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            start = time.perf_counter()
-            try:
-                if route not in _OPEN:
-                    self._check_key(request)
-                response = await answer(request)
-            except Refusal as refusal:
-                response = _refused(refusal)
-            except TierankError as error:
-                response = _refused(Refusal(422, "body", "what the model can score", str(error), "see GET /models"))
-            except ClientDisconnect:  # the client has disconnected
-                response = _refused(Refusal(400, "body", "the whole body", "a part", "send the whole body"))
-            except MemoryError:
-                response = _refused(busy("enough memory", "too little", "send fewer documents at once, or try again"))
-            except asyncio.CancelledError:
-                if not self.is_stopping:
-                    raise
-                response = _refused(stopping())  # the time for running requests is over
-            except Exception:
-                response = _our_bug()
-            return self._finished(request, route, response, start)
-
-        return endpoint
-
-    async def _no_route(self, request: Request, error: HTTPException) -> Response:
-        """The answer if no route matches the path or the method."""
-        start, path = time.perf_counter(), request.url.path.removeprefix(request.scope.get("root_path", ""))
+    async def _respond(self, route: str, answer: Callable[[Request], Awaitable[Answer]], request: Request) -> Response:
+        """Answer a request, whatever happens; count and log it."""
+        start = time.perf_counter()
         try:
-            self._check_key(request)
+            if {"transfer-encoding", "content-length"} <= set(request.headers):  # a proxy could take the other one
+                fix = "leave out Content-Length"
+                raise Refusal(400, "request", "one length of the body", "two", fix, {"Connection": "close"})
+            if route not in _OPEN:
+                self._check_key(request)
+            found = await answer(request)
         except Refusal as refusal:
-            return self._finished(request, "other", _refused(refusal), start)
-        known = ("/rank", "/score", "/health", "/ready", "/models", "/metrics", "/openapi.json")
-        if error.status_code == 405:
-            allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-            fix = f"use {allowed} for {path[:_PATH]}"
-            response = _refused(Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed}))
-        else:
-            near = near_name(path, known)
-            fix = f"did you mean {near}?" if near else "GET /openapi.json describes them"
-            response = _refused(Refusal(404, "path", ", ".join(known), shown(path), fix))
-        return self._finished(request, "other", response, start)
-
-    def _finished(self, request: Request, route: str, found: Answer, start: float) -> Response:
+            found = _refused(refusal)
+        except TierankError as error:
+            found = _refused(Refusal(422, "body", "what the model can score", str(error), "see GET /models"))
+        except ClientDisconnect:
+            found = _refused(Refusal(400, "body", "the whole body", "a part", "send the whole body"))
+        except MemoryError:
+            found = _refused(busy("enough memory", "too little", "send fewer documents at once, or retry later"))
+        except asyncio.CancelledError:
+            if not self.is_stopping:
+                raise
+            found = _refused(stopping())  # the time for running requests is over
+        except Exception:
+            number = secrets.token_hex(4)
+            LOG.exception("bug %s", number)
+            fix = "report it with the lines of the log"
+            found = _refused(Refusal(500, "server", "an answer", f"a bug, number {number}", fix))
         seconds = time.perf_counter() - start
         self.counters.count_request(route, found.code, seconds)
         if found.model is not None:
             self.counters.count_scored(found.model, found.n_queries, found.n_documents)
         if LOG.isEnabledFor(logging.INFO):
-            LOG.info("request", extra={"request": _logged(request, found, seconds)})
-        headers = dict(found.headers or {})
+            path = request.scope.get("raw_path") or request.url.path.encode()
+            facts = {
+                "method": request.method[:_SHOWN_PATH],
+                "path": path.decode("latin-1")[:_SHOWN_PATH],
+                "code": found.code,
+                "model": found.model,
+                "queries": found.n_queries,
+                "documents": found.n_documents,
+                "milliseconds": round(seconds * 1e3, 3),
+            }
+            LOG.info("request", extra={"request": facts})
         if self.is_stopping:  # so that clients open their next connection to another server
-            headers["Connection"] = "close"
-        return Sending(found, headers)
+            found.headers["Connection"] = "close"
+        return Response(found.content, found.code, found.headers, found.kind)
 
     def _check_key(self, request: Request) -> None:
         header = request.headers.get("authorization")
         if self.keys is None or self.keys.admit(header):
             return
         got, error = ("none", "") if header is None else ("another one", ', error="invalid_token"')
-        raise Refusal(
-            401,
-            "header Authorization",
-            "Bearer and an API key of this server",
-            got,
-            "send Authorization: Bearer KEY",
-            {"WWW-Authenticate": f'Bearer realm="tierank"{error}'},
-        )
+        expected, fix = "Bearer and an API key of this server", "send Authorization: Bearer KEY"
+        headers = {"WWW-Authenticate": f'Bearer realm="tierank"{error}'}
+        raise Refusal(401, "header Authorization", expected, got, fix, headers)
 
-    def _scoring(self, work: Callable[[bytearray], Answer | Work]) -> Callable[[Request], Awaitable[Answer]]:
-        """The answer of a route whose work is done in threads, from the request body to the response body."""
+    async def _no_route(self, error: HTTPException, request: Request) -> Answer:
+        """The refusal if no route matches the path or the method."""
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        if error.status_code == 405:
+            allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+            fix = f"use {allowed} for {path[:_SHOWN_PATH]}"
+            raise Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed})
+        near = near_name(path, PATHS)
+        fix = f"did you mean {near}?" if near else "GET /openapi.json describes them"
+        raise Refusal(404, "path", ", ".join(PATHS), shown(path), fix)
 
-        async def answer(request: Request) -> Answer:
-            self._check_head(request)
-            share = self._room.share()
-            try:
-                body = await self._receive(request, share)
-                deadline = Deadline(self.limits.timeout)
-                lane = self._large_lane if len(body) > LARGE else self._scoring_lane
-                result = await lane.run(partial(work, body), deadline)
-                while not isinstance(result, Answer):
-                    result = await self._explaining_lane.run(result, deadline)
-            except BaseException:
-                share.give_back()
-                raise
-            result.sent = share.give_back
-            return result
+    # Scores
 
-        return answer
+    async def _answer_scores(self, work: Work, request: Request) -> Answer:
+        """The answer of a route whose work is done in threads, from the body of the request on."""
+        self._check_head(request)
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            deadline = Deadline(self.limits.timeout)
+            pool = self.scoring_large if len(body) > LARGE else self.scoring
+            found = await pool.run(partial(work, body), deadline)
+            return found if isinstance(found, Answer) else await self.explaining.run(found, deadline)
+        finally:
+            self.large_bytes -= max(0, len(body) - LARGE)
 
     def _check_head(self, request: Request) -> None:
-        kind = request.headers.get("content-type", "none")
+        headers = request.headers
+        kind = headers.get("content-type", "none")
         if kind.partition(";")[0].strip().lower() != "application/json":
             fix = "send the header Content-Type: application/json"
             raise Refusal(415, "header Content-Type", "application/json", shown(kind), fix)
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
-            got = shown(request.headers["content-encoding"])
-            raise Refusal(415, "header Content-Encoding", "none", got, "send the body as it is")
-        length = request.headers.get("content-length", "0")
+        coding = headers.get("content-encoding", "identity")
+        if coding.lower() != "identity":
+            raise Refusal(415, "header Content-Encoding", "none", shown(coding), "send the body as it is")
+        length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > self.limits.max_bytes:
             raise self._too_large(f"{length[:20]} bytes")
 
-    async def _receive(self, request: Request, share: Share) -> bytearray:
-        """Receive the body within all limits. Bytes beyond 256 KB count towards the budget of large bodies."""
-        body = bytearray()
+    async def _receive(self, request: Request, body: bytearray) -> None:
+        """Receive the body within all limits."""
+        limits = self.limits
         try:
-            async with asyncio.timeout(self.limits.body_timeout):
+            async with asyncio.timeout(limits.body_timeout):
                 async for part in request.stream():
-                    if len(body) + len(part) > self.limits.max_bytes:
+                    size = len(body) + len(part)
+                    if size > limits.max_bytes:
                         raise self._too_large("more")
-                    share.take(min(len(part), max(0, len(body) + len(part) - LARGE)))
+                    n_large = max(0, size - max(len(body), LARGE))
+                    if self.large_bytes + n_large > limits.max_large_bytes:
+                        expected = f"at most {limits.max_large_bytes} bytes of large requests at a time"
+                        fix = "retry later, or raise the limit max_large_bytes of the server"
+                        raise busy(expected, "more", fix)
                     body += part
-            return body
+                    self.large_bytes += n_large
         except TimeoutError:
-            seconds = f"{self.limits.body_timeout:g} seconds"
+            expected = f"the whole body within {limits.body_timeout:g} seconds"
             fix = "send it faster, or raise the limit body_timeout of the server"
-            headers = {"Connection": "close"}
-            raise Refusal(408, "body", f"the whole body within {seconds}", "a part", fix, headers) from None
+            raise Refusal(408, "body", expected, "a part", fix, {"Connection": "close"}) from None
 
     def _too_large(self, got: str) -> Refusal:
         fix = "send fewer documents at once, or raise the limit max_bytes of the server"
         return Refusal(413, "body", f"at most {self.limits.max_bytes} bytes", got, fix)
 
-    # Routes
-
-    def _rank(self, body: bytearray) -> Answer | Work:
+    def _rank(self, body: bytearray) -> Answer | Callable[[], Answer]:
         asked = read_rank(body, self._chosen, self.limits)
         if not len(asked.documents.features):
             return _ranking(asked, [])
         if not asked.explain:
             return _ranking(asked, _rows(asked.documents, asked.version.ranked(asked.documents, asked.k)))
         # One more than is shown, as the last one is explained against it.
-        ranked = asked.version.ranked(asked.documents, (asked.k or 0) + 1)
-        return partial(_explained, asked, ranked)
+        return partial(_explained, asked, asked.version.ranked(asked.documents, (asked.k or 0) + 1))
 
     def _score(self, body: bytearray) -> Answer:
         asked = read_score(body, self._chosen, self.limits)
-        lengths = [len(documents.features) for documents in asked.lists]
         filled = [documents for documents in asked.lists if len(documents.features)]
         scores = _finite(asked.version.scores(filled) if filled else np.zeros(0)).tolist()
-        ends = np.cumsum([0, *lengths]).tolist()
+        ends = np.cumsum([len(documents.features) for documents in asked.lists]).tolist()
         queries = [
-            ({} if id is None else {"id": id}) | {"scores": scores[start:end]}
-            for id, start, end in zip(asked.ids, ends[:-1], ends[1:], strict=True)
+            ({} if id is None else {"id": id}) | {"scores": scores[end - len(documents.features) : end]}
+            for id, documents, end in zip(asked.ids, asked.lists, ends, strict=True)
         ]
         content = {"model": asked.model, "checksum": asked.version.checksum, "queries": queries}
-        return Answer(200, _json(content), model=asked.model, n_queries=len(queries), n_documents=len(scores))
+        return Answer(_json(content), model=asked.model, n_queries=len(queries), n_documents=len(scores))
 
     def _chosen(self, name: Any) -> tuple[str, Version]:
         """The current version of the model that a request names, or of the first one."""
         if name is msgspec.UNSET:
             name = next(iter(self.models))
-        if type(name) is not str or name not in self.models:
-            near = near_name(name, self.models) if type(name) is str else None
+        if not isinstance(name, str) or name not in self.models:
+            near = near_name(name, self.models) if isinstance(name, str) else None
             fix = f"did you mean {near!r}?" if near else "GET /models lists them; leave it out for the first"
             raise Refusal(404, "model", ", ".join(self.models), shown(name), fix)
         return name, self.models[name].version
 
+    # Other routes
+
     async def _health(self, request: Request) -> Answer:
-        return Answer(200, _json({"status": "alive"}))
+        return Answer(_json({"status": "alive"}))
 
     async def _ready(self, request: Request) -> Answer:
         if self.is_stopping:
-            raise Refusal(503, "server", "to be ready", "one that is stopping", "ask another one")
-        return Answer(200, _json({"status": "ready"}))
+            raise stopping()
+        return Answer(_json({"status": "ready"}))
 
     async def _models(self, request: Request) -> Answer:
         rows = [{"name": name, **model.version.describe()} for name, model in self.models.items()]
-        return Answer(200, _json({"models": rows}))
+        return Answer(_json({"models": rows}))
 
     async def _metrics(self, request: Request) -> Answer:
-        now = [(model.name, model.version) for model in self.models.values()]
-        about = [
-            f'model="{name}",ranker="{type(version.ranker).__name__}",checksum="{version.checksum or ""}"'
-            f',tierank="{__version__}"'
-            for name, version in now
-        ]
+        info, loaded = "tierank_model_info", "tierank_model_loaded_timestamp_seconds"
+        infos, times = [], []
+        for name, model in self.models.items():
+            version = model.version
+            ranker, checksum = type(version.ranker).__name__, version.checksum or ""
+            infos.append(f"{labelled(info, model=name, ranker=ranker, checksum=checksum, tierank=__version__)} 1")
+            times.append(f"{labelled(loaded, model=name)} {version.loaded:.15g}")
         lines = [
             *self.counters.lines(),
-            *gauge("tierank_model_info", "The models that answer.", [(labels, 1) for labels in about]),
-            *gauge(
-                "tierank_model_loaded_timestamp_seconds",
-                "When the model was loaded.",
-                [(f'model="{name}"', version.loaded) for name, version in now],
-            ),
+            *(f"# HELP {info} The models that answer.", f"# TYPE {info} gauge", *infos),
+            *(f"# HELP {loaded} When the model was loaded.", f"# TYPE {loaded} gauge", *times),
         ]
-        return Answer(200, ("\n".join(lines) + "\n").encode(), kind="text/plain; version=0.0.4; charset=utf-8")
+        return Answer(("\n".join(lines) + "\n").encode(), kind="text/plain; version=0.0.4; charset=utf-8")
 
     async def _openapi(self, request: Request) -> Answer:
-        root = request.scope.get("root_path", "")
-        return Answer(200, _json(describe_api(list(self.models), self.limits, root, has_keys=self.keys is not None)))
+        """The description of all routes; a test compares real answers with it."""
+        template = Template(Path(__file__).with_name("openapi.json").read_text(encoding="utf-8"))
+        text = template.safe_substitute(
+            models=json.dumps(list(self.models)),
+            first=next(iter(self.models)),
+            version=json.dumps(__version__),
+            root=json.dumps(request.scope.get("root_path", "") or "/"),
+            max_documents=self.limits.max_documents,
+        )
+        description = json.loads(text)
+        if self.keys is None:
+            del description["components"]["securitySchemes"]
+            for methods in description["paths"].values():
+                for about in methods.values():
+                    about.pop("security", None)
+                    about["responses"].pop("401", None)
+        return Answer(_json(description))
 
 
-def _ranking(asked: Rank[Version], rows: list[dict[str, Any]]) -> Answer:
+def _ranking(asked: Rank, rows: list[dict[str, Any]]) -> Answer:
     content = {"model": asked.model, "checksum": asked.version.checksum, "ranking": rows}
-    return Answer(200, _json(content), model=asked.model, n_queries=1, n_documents=len(asked.documents.features))
+    return Answer(_json(content), model=asked.model, n_queries=1, n_documents=len(asked.documents.features))
 
 
 def _rows(documents: Documents, ranked: Ranked) -> list[dict[str, Any]]:
+    columns = ranked.row.tolist(), ranked.rank.tolist(), _finite(ranked.score).tolist()
     return [
-        {"id": documents.id_of(row), "rank": rank, "score": score}
-        for row, rank, score in zip(
-            ranked.row.tolist(), ranked.rank.tolist(), _finite(ranked.score).tolist(), strict=True
-        )
+        {"id": documents.id_of(row), "rank": rank, "score": score} for row, rank, score in zip(*columns, strict=True)
     ]
 
 
-def _explained(asked: Rank[Version], ranked: Ranked) -> Answer:
+def _explained(asked: Rank, ranked: Ranked) -> Answer:
     """The ranking with explanations; the last document of a list has none.
 
     The time of the first explanation predicts the time of all: if that is too long, the request is refused at once, and
@@ -379,67 +367,33 @@ def _explained(asked: Rank[Version], ranked: Ranked) -> Answer:
         raise Refusal(422, "explain", expected, f"true ({error})", "leave it out") from None
     price = time.monotonic() - start
     if price * (len(above) - 1) > seconds_left():
-        fits = 1 + int(seconds_left() / price)
-        raise Refusal(
-            422,
-            "k",
-            f"at most {fits} together with explain, for this model and list",
-            f"{asked.k}, which would take {price * len(above):.0f} seconds",
-            "ask for fewer documents, or raise the limit timeout of the server",
-        )
+        expected = f"at most {1 + int(seconds_left() / price)} together with explain, for this model and list"
+        got = f"{asked.k}, which would take {price * len(above):.0f} seconds"
+        fix = "ask for fewer documents, or raise the limit timeout of the server"
+        raise Refusal(422, "k", expected, got, fix)
     whys += asked.version.explained(asked.documents, above[1:], below[1:])
     rows = _rows(asked.documents, ranked)[: asked.k]
     for row, why in zip(rows, whys, strict=False):
-        row["why"] = _why(why)
+        contributions = _finite(why.contributions)
+        top = why.top(_NAMED)
+        row["why"] = {
+            "difference": why.difference,
+            "contributions": [{"feature": why.features[j], "contribution": float(contributions[j])} for j in top],
+            "rest": why.difference - float(contributions[top].sum()),
+        }
     return _ranking(asked, rows)
-
-
-def _why(found: Explanation) -> dict[str, Any]:
-    """Why a document is ranked above the next one: the features that add most, and the sum of all others."""
-    _finite(found.contributions)
-    top = found.top(_NAMED)
-    named = [{"feature": found.features[j], "contribution": float(found.contributions[j])} for j in top]
-    rest = found.difference - float(found.contributions[top].sum())
-    return {"difference": found.difference, "contributions": named, "rest": rest}
 
 
 def _finite(scores: Any) -> Any:
     """The scores. Raises ``Refusal`` if one is not finite, which JSON cannot hold."""
     if not np.isfinite(scores).all():
-        raise Refusal(
-            422,
-            "features",
-            "values such as the model was trained on",
-            "values so large that a score is not finite",
-            "check for a feature with other units than in training",
-        )
+        expected, got = "values such as the model was trained on", "values so large that a score is not finite"
+        raise Refusal(422, "features", expected, got, "check for a feature with other units than in training")
     return scores
 
 
-def _logged(request: Request, found: Answer, seconds: float) -> dict[str, Any]:
-    """The log entry of a request; without its content."""
-    raw = request.scope.get("raw_path") or request.url.path.encode()
-    return {
-        "method": request.method[:_PATH],
-        "path": raw.decode("latin-1")[:_PATH],
-        "code": found.code,
-        "model": found.model,
-        "queries": found.n_queries,
-        "documents": found.n_documents,
-        "milliseconds": round(seconds * 1e3, 3),
-    }
-
-
 def _refused(refusal: Refusal) -> Answer:
-    return Answer(refusal.code, _json(refusal.to_dict()), headers=refusal.headers)
-
-
-def _our_bug() -> Answer:
-    """The answer to a request that hit a bug: only a number to find it in the log."""
-    number = secrets.token_hex(4)
-    LOG.exception("bug %s", number)
-    bug = Refusal(500, "server", "an answer", f"a bug, number {number}", "report it with the lines of the log")
-    return _refused(bug)
+    return Answer(_json({"error": refusal.fields()}), refusal.code, headers=refusal.headers)
 
 
 def _json(content: Any) -> bytes:

@@ -1,0 +1,1 @@
+"""Do tests and intervals hold their level? ``python -m benchmarks.calibration``."""

@@ -1,1 +1,0 @@
-"""Training: from data and settings to a fitted model."""
