@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+INSTALL := install --quiet --disable-pip-version-check
+# The first pip that knows dependency groups.
+PIP := 'pip>=25.1'
 
 .PHONY: help install demo test test-lowest test-python package check format bench docs clean
 
@@ -21,7 +24,8 @@ help:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('tierank needs Python 3.11 or newer, this is ' + sys.version.split()[0]) if sys.version_info < (3, 11) else None"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip $(INSTALL) $(PIP)
+	$(BIN)/pip $(INSTALL) -c constraints.txt -e . --group dev
 	@touch $(READY)
 
 install: $(READY)
@@ -39,14 +43,15 @@ test-lowest: .venv-lowest/.ready
 .venv-lowest/.ready: pyproject.toml tests/lowest_versions.py
 	$(PYTHON) -m venv .venv-lowest
 	$(PYTHON) tests/lowest_versions.py > .venv-lowest/lowest.txt
-	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -r .venv-lowest/lowest.txt
-	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	.venv-lowest/bin/pip $(INSTALL) -r .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip $(INSTALL) --no-deps -e .
 	@touch $@
 
 # Another Python, without torch and the libraries of the benchmarks: make test-python PYTHON=python3.13
 test-python:
 	$(PYTHON) -m venv .venv-python
-	.venv-python/bin/pip install --quiet --disable-pip-version-check -e ".[test]"
+	.venv-python/bin/pip $(INSTALL) $(PIP)
+	.venv-python/bin/pip $(INSTALL) -e . --group test
 	.venv-python/bin/pytest -n auto --dist loadfile -W default
 
 # Build wheel and sdist, check them, and run the demo from the wheel in an empty environment.
@@ -56,11 +61,11 @@ package: .venv/.ready-package
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
 	$(PYTHON) -m venv --without-pip .venv-package
-	$(BIN)/pip --python .venv-package/bin/python install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	$(BIN)/pip --python .venv-package/bin/python $(INSTALL) -c constraints.txt dist/*.whl
 	cd .venv-package && bin/tierank demo --queries 20 --jobs 1 --out demo > /dev/null
 
 .venv/.ready-package: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[package]"
+	$(BIN)/pip $(INSTALL) -c constraints.txt -e . --group package
 	@touch $@
 
 check: $(READY)
@@ -91,7 +96,7 @@ docs: .venv/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .venv/.ready-docs: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(BIN)/pip $(INSTALL) -c constraints.txt -e . --group docs
 	@touch $@
 
 clean:

@@ -1,6 +1,7 @@
 """The shape of the package: imports point one way, heavy libraries stay at home, public names agree."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -246,6 +247,16 @@ def test_the_version_stands_in_one_place():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in project["project"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/tierank/__init__.py"
+
+
+def test_the_image_serves_by_options_that_exist():
+    text = (Path(__file__).parents[1] / "Dockerfile").read_text(encoding="utf-8")
+    program, command, *rest = json.loads(text[text.rindex("CMD ") + 4 :])
+    assert program == "tierank"
+    parsed = [sys.executable, "-m", "tierank", command, *rest]
+    done = subprocess.run(parsed, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "/models/model" in done.stderr  # all else is understood: only the model is missing
 
 
 def test_unknown_name_is_an_attribute_error():
