@@ -14,10 +14,9 @@ from sklearn.base import clone
 import tierank
 from tierank import DataError, LambdaMART, ParameterError, RankingDataset, TreeRanker, UMart
 from tierank.data.team import Team
-from tierank.rankers import lightgbm as adapter
 from tierank.rankers import tree_settings
 from tierank.rankers.lightgbm import Rows, bin_rows
-from tierank.rankers.tree_settings import RENAMED, for_data, lightgbm_parameters
+from tierank.rankers.tree_settings import for_data, lightgbm_parameters
 
 ALIASES = lightgbm.basic._ConfigAliases._get_all_param_aliases()
 KINDS = {"UMart": UMart, "LambdaMART": LambdaMART, "TreeRanker": TreeRanker}
@@ -154,17 +153,10 @@ def each(names, *, read=True):
     return pytest.mark.parametrize(("kind", "name"), pairs)
 
 
-def test_every_parameter_of_lightgbm_is_classified():
-    """Also those of a later LightGBM: whoever brings it here decides what its new parameters mean."""
-    unused = [name for names in tree_settings._UNUSED.values() for name in names.split()]
-    meanings = [USED, unused, tree_settings._FIXED, RENAMED]
-    known = [*OF_LAMBDARANK, *(name for meaning in meanings for name in meaning)]
-    assert len(known) == len(set(known))
+def test_every_setting_of_lightgbm_is_tried_here():
     newer = {"gpu_device_id_list"} if tuple(map(int, lightgbm.__version__.split(".")[:2])) < (4, 7) else set()
-    assert set(ALIASES) == set(known) - newer
+    assert set(USED) - newer <= set(ALIASES)
     assert set(USED) == {*CHANGES, *WORK, *OF_CARDS, "boosting", "device_type"}
-    for kind in KINDS:
-        assert set(KINDS[kind].INSTEAD) == set(OF_LAMBDARANK)
 
 
 @each(CHANGES)
@@ -271,7 +263,7 @@ def test_a_parameter_that_is_not_read_is_refused(kind, name, data):
             make(kind, **{alias: 1}).fit(data)
         message = str(refused.value)
         called = rf"{alias}: expected ({'|'.join(own)}), which is the name of this setting in {kind}"
-        left = rf"{alias}: (has no effect in|is set by) {kind}; (remove it: )?\w.{{9,}}"
+        left = rf"{alias}: is not a setting of {kind}; \w.{{9,}}"
         of_fit = rf"{alias}: is an argument of fit; give it there: fit\(\.\.\., {alias}=\.\.\.\)"
         assert re.fullmatch(f"{called}|{left}|{of_fit}", message), message
     assert names or name in own
@@ -292,7 +284,7 @@ def test_a_parameter_that_is_not_read_is_refused(kind, name, data):
     ],
 )
 def test_what_stands_for_a_parameter_is_named_and_changes_the_trees(kind, name, ours, data, plain):
-    with pytest.raises(ParameterError, match=rf"^{name}: has no effect in {kind}; give {ours}\b"):
+    with pytest.raises(ParameterError, match=rf"^{name}: expected {ours}, which is the name of this setting in {kind}"):
         make(kind, **{name: 1}).fit(data)
     value = {"gain": [0, 1, 1, 100], "truncation": 3, "sigma": 1.5, "weights": "none", "norm": False}[ours]
     assert trees_of(make(kind, **{ours: value}).fit(data)) != plain(kind, {})
@@ -310,21 +302,11 @@ def test_a_parameter_without_the_one_it_needs_is_refused(kind, data, plain):
         assert trees_of(make(kind, **{name: parameter.default}).fit(data)) == plain(kind, {})
 
 
-def test_a_parameter_of_a_later_lightgbm_is_refused(monkeypatch):
-    known = adapter.parameter_names() | {"new_thing": "new_thing", "newest": "new_thing"}
-    monkeypatch.setattr(adapter, "parameter_names", lambda: known)
-    with pytest.raises(
-        ParameterError, match=r"newest: got a parameter of LightGBM that this version of tierank does not"
-    ):
-        make("UMart", newest=3)
-
-
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
         ({"lambda_l2": 1, "reg_lambda": 2}, "reg_lambda: expected lambda_l2, which is the name of this setting"),
-        ({"boosting": "dart"}, "boosting: expected gbdt, because only the best number of trees is kept, got 'dart'"),
-        ({"boosting": "goss"}, "got 'goss'; give data_sample_strategy='goss'"),
+        ({"boosting": "dart"}, "unknown boosting 'dart'"),
         ({**GOSS, **BAGGING}, "bagging_fraction: expected 1.0 with data_sample_strategy='goss'"),
         ({**GOSS, "top_rate": 0.0}, "top_rate: expected a number > 0 and <= 1, got 0"),
         ({**GOSS, "top_rate": 0.0, "other_rate": 0.0}, "top_rate: expected a number > 0 and <= 1, got 0"),
@@ -371,7 +353,7 @@ def test_settings_that_cannot_stand_together(chosen, message, data):
         ({"max_bin_by_feature": [5] * 9}, "max_bin_by_feature: expected 8 numbers, one for each feature, got 9"),
         ({"max_bin_by_feature": [1] * 8}, "max_bin_by_feature: expected an integer >= 2 and <= 2147483647, got 1"),
         ({"cegb_penalty_feature_lazy": [1.0]}, "cegb_penalty_feature_lazy: expected 8 numbers, one for each feature"),
-        ({"monotone_constraints": [2] * 8}, r"monotone_constraints: expected 1 \(increasing\).* got 2"),
+        ({"monotone_constraints": [2] * 8}, "monotone_constraints: expected an integer >= -1 and <= 1, got 2"),
         ({"monotone_constraints": 1}, "monotone_constraints: expected a list with 1, 0 or -1 for each feature"),
         (
             {"forcedsplits_filename": "/nowhere.json"},
@@ -457,7 +439,7 @@ def test_features_and_their_copies():
         ("interaction_constraints", ([[0, 1], [2, 3]], ((0, 1), (2, 3)), "[0,1],[2,3]", [["a", "b"], ["c", "d"]])),
         (
             "monotone_constraints",
-            ([1, 0, 0, 0, 0, 0, 0, -1], np.array([1.0, 0, 0, 0, 0, 0, 0, -1]), "1,0,0,0,0,0,0,-1"),
+            ([1, 0, 0, 0, 0, 0, 0, -1], np.array([1, 0, 0, 0, 0, 0, 0, -1]), "1,0,0,0,0,0,0,-1"),
         ),
     ],
 )

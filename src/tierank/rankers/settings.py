@@ -108,82 +108,74 @@ def tree_presets(paper: dict[str, Any], authors: dict[str, Any], *, is_windowed:
     return presets
 
 
-_QID, _VALID = "`qid`, one query id per row", "`valid`=(X, y, qid), or a RankingDataset"
-_ALL_TREES = "nothing: all trees that were kept are used"
-
-# Arguments of fit, predict and rank: what to give instead, and how.
-ARGUMENTS: Mapping[str, tuple[str, str | None]] = {
-    "group": (_QID, "np.repeat(np.arange(len(group)), group) makes it from group sizes"),
-    "groups": (_QID, HOW_TO_ROUTE),  # scikit-learn's word for one id per row
-    "group_id": (_QID, "rename group_id to qid"),
-    "sample_weight": ("`row_weight`, one weight per row, or `query_weight`, one per query", None),
-    **dict.fromkeys(("eval_set", "eval_group", "eval_qid"), (_VALID, "fit takes eval_set as well")),
-    "eval_metric": ("the setting `select_by`", "such as UMart(select_by=['ndcg@10'])"),
-    "eval_at": ("the setting `select_by`", "such as UMart(select_by=['ndcg@5', 'ndcg@10'])"),
-    "early_stopping_rounds": ("the setting `patience`", "such as UMart(patience=20), and valid data in fit"),
-    "init_model": ("`start`, a fitted ranker", "tierank.from_lightgbm makes one from a LightGBM model"),
-    "xgb_model": ("`start`, a fitted ranker", "a model of XGBoost cannot be read"),
-    "init_score": (
-        "the setting `base`, a ranker whose scores the trees add to",
-        "UMart(base=URank()) adds trees to the scores of URank",
-    ),
-    "verbose": ("`progress`=True for a progress bar, or `callbacks`", None),
-    "epochs": ("the setting `max_epochs` of neural rankers", "such as URank(max_epochs=100)"),
-    "raw_score": ("nothing: scores are raw scores", None),
-    "num_iteration": (_ALL_TREES, "booster_ of a tree ranker is LightGBM's own model; its predict takes fewer"),
+# Our settings, and what they are called in LightGBM, XGBoost, scikit-learn and torch.
+_CALLED = {
+    "n_trees": "n_estimators num_boost_round num_iterations iterations max_iter",
+    "n_learners": "n_estimators",
+    "max_epochs": "epochs n_epochs max_iter iterations",
+    "learning_rate": "lr eta",
+    "n_leaves": "num_leaves",
+    "min_documents": "min_data_in_leaf",
+    "patience": "early_stopping_rounds early_stopping_round",
+    "select_by": "eval_metric metric scoring eval_at",
+    "seed": "random_state random_seed",
+    "n_jobs": "num_threads",
+    "queries_per_step": "batch_size",
+    "hidden": "hidden_layer_sizes",
+    "ridge": "alpha",
+    "loss": "objective",
+    "sigma": "sigmoid",
+    "truncation": "lambdarank_truncation_level",
+    "gain": "label_gain",
+    "norm": "lambdarank_norm",
+    "weights": "lambdarank_norm",
 }
-# Settings: ours, the first that a ranker has. Tree rankers know LightGBM's names themselves.
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("n_estimators", "num_boost_round", "num_iterations"), ("n_trees", "n_learners")),
-    **dict.fromkeys(("iterations", "max_iter"), ("n_trees", "max_epochs")),
-    **dict.fromkeys(("epochs", "n_epochs"), ("max_epochs",)),
-    **dict.fromkeys(("lr", "eta"), ("learning_rate",)),
-    **dict.fromkeys(("random_state", "random_seed"), ("seed",)),
-    **dict.fromkeys(("eval_metric", "metric", "scoring"), ("select_by",)),
-    "early_stopping_rounds": ("patience",),
-    "num_leaves": ("n_leaves",),
-    "batch_size": ("queries_per_step",),
-    "hidden_layer_sizes": ("hidden",),
-    "alpha": ("lambda_l2", "weight_decay", "ridge"),
-    "objective": ("loss",),
-}
-# Settings that no ranker has: what to do instead.
-_NO_SETTINGS: Mapping[str, str] = {
+# Other names that people type: settings, arguments and attributes of those libraries, and what to do instead.
+HINTS: Mapping[str, str] = {
+    "group": "give `qid`, one query id per row: np.repeat(np.arange(len(group)), group) makes it from group sizes",
+    "groups": f"give `qid`, one query id per row; {HOW_TO_ROUTE}",
+    "group_id": "give `qid`, one query id per row",
+    "sample_weight": "give `row_weight`, one weight per row, or `query_weight`, one per query",
+    "eval_set": "give fit `valid`=(X, y, qid), or a RankingDataset",
+    "eval_metric": "the setting `select_by` has the metrics: UMart(select_by=['ndcg@10'])",
+    "early_stopping_rounds": "the setting `patience` stops early: UMart(patience=20), and valid data in fit",
+    "init_model": "give fit `start`, a fitted ranker; tierank.from_lightgbm makes one from a LightGBM model",
+    "init_score": "the setting `base` is a ranker that trees add to: UMart(base=URank())",
+    "verbose": "fit(progress=True) shows a progress bar, and `callbacks` hear of each round",
+    "epochs": "the setting `max_epochs` of neural rankers has the number of epochs",
+    "raw_score": "leave it out: scores are raw scores",
+    "num_iteration": "leave it out: all trees that were kept are used",
     "importance_type": "feature_importances_ of tree rankers are gains; importance('split') counts splits",
-    "verbose": "fit is silent; fit(progress=True) shows a progress bar",
     "warm_start": "fit(start=ranker) continues from a fitted ranker",
     "objective": "NetworkRanker and TreeRanker take a loss",
-}
-# Attributes and methods: ours, by name, and a word on it.
-ATTRIBUTES: Mapping[str, str] = {
-    **dict.fromkeys(("best_iteration_", "n_estimators_"), "n_rounds_"),
-    "best_score_": "best_",
-    **dict.fromkeys(("evals_result_", "evals_result"), "history_"),
-    **dict.fromkeys(("feature_name_", "feature_names_"), "feature_names_in_"),
-    "feature_importance": "importance()",
-    "get_booster": "booster_",
-    "predict_proba": "predict(): scores are not probabilities",
-    "save_model": "save() for a folder, or export() for another engine",
-    "load_model": "tierank.load()",
-    "check_settings": "checked_settings()",
+    "best_iteration_": "use n_rounds_",
+    "best_score_": "use best_",
+    "evals_result_": "use history_",
+    "feature_name_": "use feature_names_in_",
+    "predict_proba": "use predict(): scores are not probabilities",
+    "save_model": "use save() for a folder, or export() for another engine",
+    "load_model": "use tierank.load()",
 }
 
 
-def why_no_setting(ranker: str, name: str, known: Collection[str]) -> ParameterError | None:
-    """The error for a setting or an argument of another library; None for a name that is not listed here.
+def why_no_setting(ranker: str, name: str, known: Collection[str], main: str | None = None) -> ParameterError | None:
+    """The error for a setting of another library; None for a name that is not listed here.
+
+    ``main`` is LightGBM's main name of the parameter, for rankers that take its parameters.
 
     >>> print(why_no_setting("URank", "batch_size", ["queries_per_step"]))
     batch_size: expected queries_per_step, which is the name of this setting in URank
     >>> print(why_no_setting("URank", "eval_set", []))
-    eval_set: expected valid=(X, y, qid), or a RankingDataset, in fit; fit takes eval_set as well
+    eval_set: is not a setting of URank; give fit valid=(X, y, qid), or a RankingDataset
     """
-    ours = next((one for one in SETTINGS.get(name, ()) if one in known), None)
+    names = {name, main or name}
+    ours = main if main in known else next((o for o, n in _CALLED.items() if o in known and names & {*n.split()}), None)
     if ours is not None:
         return ParameterError(argument=name, expected=f"{ours}, which is the name of this setting in {ranker}")
-    if name in _NO_SETTINGS:
-        return ParameterError("is not a setting", argument=name, fix=_NO_SETTINGS[name])
-    expected, fix = ARGUMENTS.get(name, ("", None))
-    return ParameterError(argument=name, expected=f"{expected}, in fit", fix=fix) if expected[:1] == "`" else None
+    fix = next((HINTS[one] for one in names if one in HINTS), None)
+    if main is not None and fix is None:
+        fix = "leave it out: tierank sets it itself, or it belongs to other objectives, metrics or files of LightGBM"
+    return None if fix is None else ParameterError(f"is not a setting of {ranker}", argument=name, fix=fix)
 
 
 def why_no_attribute(owner: object, name: str) -> AttributeError:
@@ -192,7 +184,7 @@ def why_no_attribute(owner: object, name: str) -> AttributeError:
     >>> why_no_attribute(3, "best_iteration_").args[0]
     "'int' object has no attribute 'best_iteration_': use n_rounds_"
     """
-    hint = f": use {ATTRIBUTES[name]}" if name in ATTRIBUTES else ""
+    hint = f": {HINTS[name]}" if HINTS.get(name, "").startswith("use ") else ""
     return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)
 
 
@@ -208,9 +200,8 @@ def refuse_unknown(ranker: type[Any], method: str, unknown: Iterable[str]) -> No
         if name in declared(ranker):
             fix = f"give it to the ranker: {ranker.__name__}({name}=...)"
             raise ParameterError("is a setting", argument=name, fix=fix)
-        if name in ARGUMENTS:
-            expected, fix_of_argument = ARGUMENTS[name]
-            raise ParameterError(argument=name, expected=expected, fix=fix_of_argument)
+        if name in HINTS:
+            raise ParameterError(f"is not an argument of {method}", argument=name, fix=HINTS[name])
         parameters = inspect.signature(getattr(ranker, method)).parameters.values()
         known = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name != "self"]
         raise ParameterError.unknown(f"argument of {method}", name, known)

@@ -1,7 +1,7 @@
 """The settings of boosted trees: tierank's, and LightGBM's parameters under their LightGBM names.
 
-``TreeSettings`` declares them, ``lightgbm_parameters`` makes LightGBM's parameters of them, and ``why_unknown`` says
-what to do instead of its other parameters. LightGBM itself is imported where trees are grown or loaded.
+``TreeSettings`` declares them, and ``lightgbm_parameters`` makes LightGBM's parameters of them. LightGBM itself is
+imported where trees are grown or loaded.
 """
 
 from __future__ import annotations
@@ -46,118 +46,86 @@ MAX_DEPTH = 300
 # Kinds that only LightGBM has
 
 
-class _ForEach(ListOf):
-    """A list with one value for each feature, or LightGBM's string with commas."""
+def _plain(value: Any) -> Any:
+    """A list from an array or a column, and from LightGBM's own texts: ``1,0,-1``, ``[0,1],[2,3]``, ``name:a,b``."""
+    if isinstance(value, str):
+        try:
+            return json.loads(f"[{value}]")
+        except (ValueError, RecursionError):
+            return value.removeprefix("name:").split(",")
+    return value.tolist() if hasattr(value, "tolist") else value
 
-    def __init__(self, kind: Kind, expected: str = "a list with a number for each feature") -> None:
-        super().__init__(kind, expected)
+
+class _PerFeature(ListOf):
+    """A list with one value for each feature."""
 
     def check(self, name: str, value: Any) -> tuple[Any, ...]:
         """The values as a tuple."""
-        if isinstance(value, str):
-            return super().check(name, [_number(part.strip()) for part in value.split(",")])
-        return super().check(name, value.tolist() if hasattr(value, "tolist") else value)  # an array or a column
+        return super().check(name, _plain(value))
 
 
-def _number(text: str) -> Any:
-    """The number that a text is, or else the text."""
-    try:
-        return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
-    except ValueError:
-        return text
-
-
-class _Direction(Kind):
-    expected = "1 (increasing), -1 (decreasing) or 0 for each feature"
-
-    def check(self, name: str, value: Any) -> int:
-        if isinstance(value, bool) or value not in (-1, 0, 1):
-            raise self.refuse(name, value)
-        return int(value)
-
-
-class _Feature(Kind):
-    """A feature by number or by name."""
+class _Features(Kind):
+    """Some features, or one."""
 
     expected = "a list of features, by number (from 0) or by name"
 
-    def check(self, name: str, value: Any) -> int | str:
-        if isinstance(value, str) and value:
-            return value
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value <= _MOST:
+    def check(self, name: str, value: Any) -> tuple[int | str, ...]:
+        features = _plain(value)
+        features = [features] if isinstance(features, int) else features
+        if not isinstance(features, (list, tuple)) or not all(map(self._is_feature, features)):
             raise self.refuse(name, value)
-        return int(value)
+        return tuple(one if isinstance(one, str) else int(one) for one in features)
 
-
-class _Features(_ForEach):
-    """Some features; LightGBM's own strings begin with ``name:``."""
-
-    def __init__(self) -> None:
-        super().__init__(_Feature(), _Feature.expected)
-
-    def check(self, name: str, value: Any) -> tuple[Any, ...]:
-        if isinstance(value, (int, np.integer)):
-            value = [value]
-        return super().check(name, value.removeprefix("name:") if isinstance(value, str) else value)
+    @staticmethod
+    def _is_feature(value: Any) -> bool:
+        if isinstance(value, str):
+            return value != ""
+        return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) <= _MOST
 
 
 class _Groups(Kind):
-    """Groups of features; LightGBM's own string is ``[0,1],[2,3]``."""
+    """Groups of features."""
 
     expected = "groups of features, such as [[0, 1], [2, 3]]"
 
     def check(self, name: str, value: Any) -> tuple[tuple[int | str, ...], ...]:
-        try:
-            groups = json.loads(f"[{value}]") if isinstance(value, str) else value
-        except (ValueError, RecursionError):
-            groups = None
+        groups = _plain(value)
         if not isinstance(groups, (list, tuple)) or not all(isinstance(group, (list, tuple)) for group in groups):
             raise self.refuse(name, value)
         return tuple(_Features().check(name, group) for group in groups)
 
 
-class _File(Kind):
-    """The name of a file; LightGBM cuts names at spaces and '=', and cannot read back a model with quotes in them."""
+class _Text(Kind):
+    """A text, or a path, that matches a pattern as a whole."""
 
-    expected = "a file name without spaces, quotes, backslashes and '='"
+    def __init__(self, expected: str, pattern: str) -> None:
+        self.expected, self._pattern = expected, pattern
 
     def check(self, name: str, value: Any) -> str:
-        path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-        if not isinstance(path, str) or not re.fullmatch(r"""[^\s='"\\]+""", path):
+        text = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if not isinstance(text, str) or not re.fullmatch(self._pattern, text):
             raise self.refuse(name, value)
-        return path
+        return text
 
 
-class _Boosting(Kind):
-    """Only gbdt: with other kinds of boosting, the first trees alone are not a valid model."""
-
-    expected = "gbdt, because only the best number of trees is kept"
-
-    def check(self, name: str, value: Any) -> str:
-        if value in ("gbdt", "gbrt"):
-            return "gbdt"
-        fix = "give `data_sample_strategy`='goss'" if value == "goss" else None
-        raise ParameterError(argument=name, expected=self.expected, got=repr(value), fix=fix)
-
-
-class _Devices(_ForEach):
-    def check(self, name: str, value: Any) -> Any:
-        return ",".join(map(str, super().check(name, value))) if value else ""
+_FLAG, _BINS, _SHARE, _GPU = Flag(), Integer(2, _MOST), Number(above=0, most=1), Integer(-_MOST, _MOST)
+_SEED, _NUMBERS = Optional(Integer(0, _MOST), "drawn from seed"), Optional(_PerFeature(Number(0), "numbers"))
+_SIGNS = Optional(_PerFeature(Integer(-1, 1), "a list with 1, 0 or -1 for each feature"))
+_EACH_BIN, _GBDT = Optional(_PerFeature(_BINS, "numbers")), Choice(["gbdt"])
+_OF_FEATURES = (_NUMBERS, _SIGNS, _EACH_BIN)
+_METHOD = Choice(["basic", "intermediate", "advanced"])
+_PENALTIES = "cegb_penalty_split cegb_penalty_feature_lazy cegb_penalty_feature_coupled"
+# LightGBM cuts names at spaces and '=', and cannot read back a model with quotes in them.
+_FILE = Optional(_Text("a file name without spaces, quotes, backslashes and '='", r"""[^\s='"\\]+"""))
+_GPUS = _Text("numbers of GPUs with commas between them", r"[\d,]*")
+_COL_WISE = Optional(
+    _FLAG, "True for goss, for more than 2^30 values, and for feature_fraction <= 0.5; else whichever way is faster"
+)
 
 
-_FLAG, _COUNT, _BINS, _NUMBER = Flag(), Integer(1, _MOST), Integer(2, _MOST), Number(0)
-_FRACTION, _DEVICE = Number(above=0, most=1), Integer(-_MOST, _MOST)
-_SEED, _NUMBERS, _FILE = Optional(Integer(0, _MOST), "drawn from seed"), Optional(_ForEach(_NUMBER)), Optional(_File())
-_DIRECTIONS = Optional(_ForEach(_Direction(), "a list with 1, 0 or -1 for each feature"))
-_HOW_CONSTRAINED = Choice(("basic", "intermediate", "advanced"))
-_COL_WISE = "True for goss, for more than 2^30 values, and for feature_fraction <= 0.5; else whichever way is faster"
-
-
-def _lightgbm(
-    default: Any, help: str, kind: Kind | None = None, *, needs: str = "", search: Between | None = None
-) -> Any:
+def _lgb(default: Any, help: str, kind: Kind | None = None, needs: str = "", search: Between | None = None) -> Any:
     """A parameter of LightGBM, with LightGBM's own default; ``needs`` are names with blanks between them."""
-    kind = kind or {bool: _FLAG, int: _COUNT, float: _NUMBER}[type(default)]
+    kind = kind or {bool: _FLAG, int: Integer(1, _MOST), float: Number(0)}[type(default)]
     return setting(default, kind, help, group="LightGBM", needs=tuple(needs.split()), search=search)
 
 
@@ -195,207 +163,77 @@ class TreeSettings(JudgedRanker):
     )
 
     # How trees grow
-    boosting: str = _lightgbm("gbdt", "kind of boosting; only gbdt", _Boosting())
-    max_depth: int = _lightgbm(-1, "maximum depth of a tree; -1 for 300", Integer(-1, MAX_DEPTH))
-    min_sum_hessian_in_leaf: float = _lightgbm(1e-3, "minimum sum of hessians per leaf")
-    max_delta_step: float = _lightgbm(0.0, "maximum absolute leaf value; 0 for no limit", Number())
-    lambda_l1: float = _lightgbm(0.0, "L1 regularisation of leaf values")
-    lambda_l2: float = _lightgbm(0.0, "L2 regularisation of leaf values", search=Between(0.001, 30.0, log=True))
-    min_gain_to_split: float = _lightgbm(0.0, "minimum gain of a split")
-    path_smooth: float = _lightgbm(0.0, "how strongly leaf values are pulled towards their parent's")
-    extra_trees: bool = _lightgbm(False, "try one random threshold per feature and split")
-    extra_seed: int | None = _lightgbm(None, "seed of extra_trees", _SEED, needs="extra_trees")
-    linear_tree: bool = _lightgbm(False, "fit a linear model in each leaf")
-    linear_lambda: float = _lightgbm(0.0, "regularisation of linear leaves", needs="linear_tree")
-    forcedsplits_filename: str | None = _lightgbm(None, "JSON file with splits to begin each tree with", _FILE)
-    interaction_constraints: Sequence[Any] | None = _lightgbm(
-        None, "groups of features that may appear together in a branch", Optional(_Groups())
-    )
-    monotone_constraints: Sequence[int] | None = _lightgbm(
-        None, "direction for each feature: 1 increasing, -1 decreasing, 0 free", _DIRECTIONS
-    )
-    monotone_constraints_method: str = _lightgbm(
-        "basic", "how constraints are enforced", _HOW_CONSTRAINED, needs="monotone_constraints"
-    )
-    monotone_penalty: float = _lightgbm(
-        0.0, "penalty of constrained splits near the root", needs="monotone_constraints"
-    )
-    feature_contri: Sequence[float] | None = _lightgbm(None, "factor of the gain for each feature", _NUMBERS)
-    cegb_tradeoff: float = _lightgbm(
-        1.0,
-        "factor of all cegb penalties",
-        needs="cegb_penalty_split cegb_penalty_feature_lazy cegb_penalty_feature_coupled",
-    )
-    cegb_penalty_split: float = _lightgbm(0.0, "penalty of a split")
-    cegb_penalty_feature_lazy: Sequence[float] | None = _lightgbm(
-        None, "penalty for each feature, per document that uses it", _NUMBERS
-    )
-    cegb_penalty_feature_coupled: Sequence[float] | None = _lightgbm(
-        None, "penalty for each feature, once per model", _NUMBERS
-    )
+    boosting: str = _lgb("gbdt", "kind of boosting; only gbdt", _GBDT)
+    max_depth: int = _lgb(-1, "maximum depth of a tree; -1 for 300", Integer(-1, MAX_DEPTH))
+    min_sum_hessian_in_leaf: float = _lgb(1e-3, "minimum sum of hessians per leaf")
+    max_delta_step: float = _lgb(0.0, "maximum absolute leaf value; 0 for no limit", Number())
+    lambda_l1: float = _lgb(0.0, "L1 regularisation of leaf values")
+    lambda_l2: float = _lgb(0.0, "L2 regularisation of leaf values", search=Between(0.001, 30.0, log=True))
+    min_gain_to_split: float = _lgb(0.0, "minimum gain of a split")
+    path_smooth: float = _lgb(0.0, "how strongly leaf values are pulled towards their parent's")
+    extra_trees: bool = _lgb(False, "try one random threshold per feature and split")
+    extra_seed: int | None = _lgb(None, "seed of extra_trees", _SEED, "extra_trees")
+    linear_tree: bool = _lgb(False, "fit a linear model in each leaf")
+    linear_lambda: float = _lgb(0.0, "regularisation of linear leaves", needs="linear_tree")
+    forcedsplits_filename: str | None = _lgb(None, "JSON file with splits to begin each tree with", _FILE)
+    interaction_constraints: Sequence[Any] | None = _lgb(None, "features that may share a branch", Optional(_Groups()))
+    monotone_constraints: Sequence[int] | None = _lgb(None, "per feature: 1 increasing, -1 decreasing, 0 free", _SIGNS)
+    monotone_constraints_method: str = _lgb("basic", "how constraints are enforced", _METHOD, "monotone_constraints")
+    monotone_penalty: float = _lgb(0.0, "penalty of constrained splits near the root", needs="monotone_constraints")
+    feature_contri: Sequence[float] | None = _lgb(None, "factor of the gain for each feature", _NUMBERS)
+    cegb_tradeoff: float = _lgb(1.0, "factor of all cegb penalties", needs=_PENALTIES)
+    cegb_penalty_split: float = _lgb(0.0, "penalty of a split")
+    cegb_penalty_feature_lazy: Sequence[float] | None = _lgb(None, "penalty of each use by a document", _NUMBERS)
+    cegb_penalty_feature_coupled: Sequence[float] | None = _lgb(None, "penalty of the first use", _NUMBERS)
     # Samples
-    bagging_fraction: float = _lightgbm(
-        1.0, "fraction of the documents that a tree is grown on", _FRACTION, needs="bagging_freq"
-    )
-    bagging_freq: int = _lightgbm(
-        0, "draw a new sample every n trees; 0 for never", Integer(0, _MOST), needs="bagging_fraction"
-    )
-    bagging_seed: int | None = _lightgbm(None, "seed of bagging", _SEED, needs="bagging_freq data_sample_strategy")
-    bagging_by_query: bool = _lightgbm(False, "sample whole queries", needs="bagging_freq")
-    data_sample_strategy: str = _lightgbm(
-        "bagging", "how documents are sampled: bagging, or goss by size of gradient", Choice(("bagging", "goss"))
-    )
-    top_rate: float = _lightgbm(
-        0.2, "fraction with the largest gradients that goss keeps", _FRACTION, needs="data_sample_strategy"
-    )
-    other_rate: float = _lightgbm(
-        0.1, "fraction of the others that goss keeps", _FRACTION, needs="data_sample_strategy"
-    )
-    feature_fraction: float = _lightgbm(
-        1.0, "fraction of the features that a tree sees", _FRACTION, search=Between(0.4, 1.0)
-    )
-    feature_fraction_bynode: float = _lightgbm(1.0, "fraction of the features that a split sees", _FRACTION)
-    feature_fraction_seed: int | None = _lightgbm(
-        None, "seed of feature_fraction", _SEED, needs="feature_fraction feature_fraction_bynode"
-    )
+    bagging_fraction: float = _lgb(1.0, "fraction of the documents that a tree is grown on", _SHARE, "bagging_freq")
+    bagging_freq: int = _lgb(0, "draw a new sample every n trees; 0 for never", Integer(0, _MOST), "bagging_fraction")
+    bagging_seed: int | None = _lgb(None, "seed of bagging", _SEED, "bagging_freq data_sample_strategy")
+    bagging_by_query: bool = _lgb(False, "sample whole queries", needs="bagging_freq")
+    data_sample_strategy: str = _lgb("bagging", "bagging, or goss by size of gradient", Choice(["bagging", "goss"]))
+    top_rate: float = _lgb(0.2, "fraction of largest gradients that goss keeps", _SHARE, "data_sample_strategy")
+    other_rate: float = _lgb(0.1, "fraction of the others that goss keeps", _SHARE, "data_sample_strategy")
+    feature_fraction: float = _lgb(1.0, "fraction of features that a tree sees", _SHARE, search=Between(0.4, 1.0))
+    feature_fraction_bynode: float = _lgb(1.0, "fraction of the features that a split sees", _SHARE)
+    feature_fraction_seed: int | None = _lgb(None, "their seed", _SEED, "feature_fraction feature_fraction_bynode")
     # Categories
-    categorical_feature: Sequence[int | str] | None = _lightgbm(
-        None, "features that hold categories, by number or by name", Optional(_Features())
-    )
-    min_data_per_group: int = _lightgbm(100, "minimum number of documents per group of categories")
-    max_cat_threshold: int = _lightgbm(32, "maximum number of split points over categories")
-    cat_l2: float = _lightgbm(10.0, "L2 regularisation of splits over categories")
-    cat_smooth: float = _lightgbm(10.0, "smoothing of rare categories")
-    max_cat_to_onehot: int = _lightgbm(4, "up to this many categories, split one from the rest")
+    categorical_feature: Sequence[int | str] | None = _lgb(None, "features that hold categories", Optional(_Features()))
+    min_data_per_group: int = _lgb(100, "minimum number of documents per group of categories")
+    max_cat_threshold: int = _lgb(32, "maximum number of split points over categories")
+    cat_l2: float = _lgb(10.0, "L2 regularisation of splits over categories")
+    cat_smooth: float = _lgb(10.0, "smoothing of rare categories")
+    max_cat_to_onehot: int = _lgb(4, "up to this many categories, split one from the rest")
     # Bins and missing values
-    max_bin: int = _lightgbm(255, "maximum number of bins per feature", _BINS)
-    max_bin_by_feature: Sequence[int] | None = _lightgbm(
-        None, "maximum number of bins for each feature", Optional(_ForEach(_BINS))
-    )
-    min_data_in_bin: int = _lightgbm(3, "minimum number of documents per bin")
-    bin_construct_sample_cnt: int = _lightgbm(200_000, "number of documents that bins are found from")
-    forcedbins_filename: str | None = _lightgbm(None, "JSON file with bin boundaries", _FILE)
-    use_missing: bool = _lightgbm(True, "treat missing values as missing; otherwise as 0")
-    zero_as_missing: bool = _lightgbm(False, "treat 0 as missing")
+    max_bin: int = _lgb(255, "maximum number of bins per feature", _BINS)
+    max_bin_by_feature: Sequence[int] | None = _lgb(None, "the same for each feature", _EACH_BIN)
+    min_data_in_bin: int = _lgb(3, "minimum number of documents per bin")
+    bin_construct_sample_cnt: int = _lgb(200_000, "number of documents that bins are found from")
+    forcedbins_filename: str | None = _lgb(None, "JSON file with bin boundaries", _FILE)
+    use_missing: bool = _lgb(True, "treat missing values as missing; otherwise as 0")
+    zero_as_missing: bool = _lgb(False, "treat 0 as missing")
     # Coarse gradients
-    use_quantized_grad: bool = _lightgbm(False, "round gradients to a few levels: faster, and less exact")
-    num_grad_quant_bins: int = _lightgbm(
-        127, "number of these levels; LightGBM's default is 4", Integer(2, 127), needs="use_quantized_grad"
-    )
-    quant_train_renew_leaf: bool = _lightgbm(
-        True, "compute leaf values from the exact gradients; LightGBM's default is False", needs="use_quantized_grad"
-    )
-    stochastic_rounding: bool = _lightgbm(
-        False,
-        "round at random, by numbers that depend on the number of threads; LightGBM's default is True",
-        needs="use_quantized_grad",
-    )
+    use_quantized_grad: bool = _lgb(False, "round gradients to a few levels: faster, and less exact")
+    num_grad_quant_bins: int = _lgb(127, "number of levels; LightGBM: 4", Integer(2, 127), "use_quantized_grad")
+    quant_train_renew_leaf: bool = _lgb(True, "exact leaf values; LightGBM: False", needs="use_quantized_grad")
+    stochastic_rounding: bool = _lgb(False, "round at random; LightGBM: True", needs="use_quantized_grad")
     # How the work is done: time, memory, and sums in another order
-    deterministic: bool = _lightgbm(True, "same bits for any number of threads; LightGBM's default is False")
-    force_col_wise: bool | None = _lightgbm(None, "build histograms feature by feature", Optional(_FLAG, _COL_WISE))
-    force_row_wise: bool = _lightgbm(False, "build histograms row by row")
-    histogram_pool_size: float = _lightgbm(-1.0, "megabytes for histograms; -1 for no limit", Number())
-    is_enable_sparse: bool = _lightgbm(True, "use sparse storage where it pays")
-    enable_bundle: bool = _lightgbm(True, "bundle features that are never set together")
-    device_type: str = _lightgbm("cpu", "where trees are grown", Choice(("cpu", "gpu", "cuda")))
-    gpu_platform_id: int = _lightgbm(-1, "OpenCL platform", _DEVICE, needs="device_type")
-    gpu_device_id: int = _lightgbm(-1, "GPU on that platform", _DEVICE, needs="device_type")
-    gpu_use_dp: bool = _lightgbm(False, "double precision on the GPU", needs="device_type")
-    num_gpu: int = _lightgbm(1, "number of GPUs", needs="device_type")
-    gpu_device_id_list: Any = _lightgbm(
-        "", "numbers of the GPUs", _Devices(Integer(0), "a list of GPU numbers"), needs="device_type"
-    )
+    deterministic: bool = _lgb(True, "same bits for any number of threads; LightGBM's default is False")
+    force_col_wise: bool | None = _lgb(None, "build histograms feature by feature", _COL_WISE)
+    force_row_wise: bool = _lgb(False, "build histograms row by row")
+    histogram_pool_size: float = _lgb(-1.0, "megabytes for histograms; -1 for no limit", Number())
+    is_enable_sparse: bool = _lgb(True, "use sparse storage where it pays")
+    enable_bundle: bool = _lgb(True, "bundle features that are never set together")
+    device_type: str = _lgb("cpu", "where trees are grown", Choice(["cpu", "gpu", "cuda"]))
+    gpu_platform_id: int = _lgb(-1, "OpenCL platform", _GPU, "device_type")
+    gpu_device_id: int = _lgb(-1, "GPU on that platform", _GPU, "device_type")
+    gpu_use_dp: bool = _lgb(False, "double precision on the GPU", needs="device_type")
+    num_gpu: int = _lgb(1, "number of GPUs", needs="device_type")
+    gpu_device_id_list: str = _lgb("", "numbers of the GPUs", _GPUS, "device_type")
 
     @classmethod
     def lightgbm_settings(cls) -> dict[str, Setting]:
         """The settings that are parameters of LightGBM, by LightGBM's names."""
         return {name: one for name, one in declared(cls).items() if one.group == "LightGBM"}
-
-
-# Our names for the most common parameters; all others have LightGBM's names.
-RENAMED = {
-    "num_iterations": "n_trees",
-    "learning_rate": "learning_rate",
-    "num_leaves": "n_leaves",
-    "min_data_in_leaf": "min_documents",
-    "num_threads": "n_jobs",
-    "seed": "seed",
-    "early_stopping_round": "patience",
-    "metric": "select_by",
-}
-# Parameters that the rankers set themselves.
-_FIXED = {
-    "objective": "TreeRanker(loss=...) takes your own loss",
-    "verbosity": "LightGBM is silent here; fit(progress=True) shows a progress bar",
-}
-# Why parameters have no effect here, or what to do instead; and which.
-_UNUSED = {
-    "only boosting='dart' reads it, and trees here are boosted by gbdt": (
-        "drop_rate max_drop skip_drop xgboost_dart_mode uniform_drop drop_seed"
-    ),
-    "only other objectives of LightGBM read it": (
-        "alpha fair_c poisson_max_delta_step tweedie_variance_power reg_sqrt objective_seed boost_from_average"
-    ),
-    "only objectives with two classes read it": (
-        "is_unbalance scale_pos_weight pos_bagging_fraction neg_bagging_fraction"
-    ),
-    "a ranker gives one score": "num_class",
-    "give propensity_norm, and position to fit": "lambdarank_position_bias_regularization",
-    "tierank's metrics are used: give select_by and rule, and valid to fit": (
-        "eval_at first_metric_only metric_freq is_provide_training_metric multi_error_top_k auc_mu_weights"
-    ),
-    "a round is better by more than 1e-6; within that the next of select_by decides": "early_stopping_min_delta",
-    "several processes train together by fit(team=...); see tierank.distributed": (
-        "num_machines machines machine_list_filename local_listen_port time_out tree_learner top_k pre_partition"
-    ),
-    "data come to fit as arrays, tables or a RankingDataset; tierank.read reads files": (
-        "data valid header parser_config_file precise_float_parser"
-    ),
-    "data larger than memory is memory-mapped; see tierank.read": "two_round",
-    "tierank.read keeps a binary form of large files": "save_binary",
-    "give the ratings to fit, as y": "label_column",
-    "give row_weight or query_weight to fit": "weight_column",
-    "give one query id per row to fit, as qid": "group_column",
-    "leave such columns out of X": "ignore_column",
-    "features are not filtered beforehand; splits obey min_documents": "feature_pre_filter",
-    "the sample for bins is evenly spaced, not random": "data_random_seed",
-    "save and load write and read models": "input_model output_model convert_model convert_model_language",
-    "fit(checkpoint=...) saves the state of training": "snapshot_freq",
-    "importance('gain') and importance('split') give both kinds": "saved_feature_importance_type",
-    "leaves are not refitted to other data": "refit_decay_rate",
-    "predict uses all trees that were kept": (
-        "start_iteration_predict num_iteration_predict output_result predict_raw_score predict_disable_shape_check"
-        " pred_early_stop pred_early_stop_freq pred_early_stop_margin"
-    ),
-    "booster_ is LightGBM's own model; its predict has it": "predict_leaf_index",
-    "tierank.explain_query gives contributions, and booster_ is LightGBM's own model": "predict_contrib",
-    "settings are given by their names": "config",
-    "fit trains and predict scores": "task",
-}
-
-
-def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[str, str]) -> ParameterError | None:
-    """The error for a parameter of LightGBM that is not a setting: its name here, or why it would have no effect.
-
-    >>> print(why_unknown("UMart", "reg_lambda", ["lambda_l2"], {}))
-    reg_lambda: expected lambda_l2, which is the name of this setting in UMart
-    """
-    from tierank.rankers.lightgbm import parameter_names
-
-    main = parameter_names().get(name)
-    if main is None:
-        return None
-    ours = RENAMED.get(main, main)
-    if ours in known:
-        return ParameterError(argument=name, expected=f"{ours}, which is the name of this setting in {ranker}")
-    if main in _FIXED:
-        return ParameterError(f"is set by {ranker}", argument=name, fix=f"remove it: {_FIXED[main]}")
-    if main in instead:
-        return ParameterError(f"has no effect in {ranker}", argument=name, fix=instead[main])
-    for why, names in _UNUSED.items():
-        if main in names.split():
-            return ParameterError(f"has no effect in {ranker}", argument=name, fix=f"remove it: {why}")
-    return ParameterError(argument=name, got="a parameter of LightGBM that this version of tierank does not know")
 
 
 # LightGBM does not expose the state of its random numbers. So rounds are grown in stretches, each by a new booster that
@@ -404,13 +242,7 @@ STRETCH = 50
 # Parameters whose default is not LightGBM's, which are passed on if gradients are quantised.
 _QUANTISED = ("num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding")
 # Parameters with a value for each feature, and those that say how categories are split.
-_OF_EACH_FEATURE = (
-    "monotone_constraints",
-    "feature_contri",
-    "max_bin_by_feature",
-    "cegb_penalty_feature_lazy",
-    "cegb_penalty_feature_coupled",
-)
+_OF_EACH_FEATURE = [name for name, one in TreeSettings.lightgbm_settings().items() if one.kind in _OF_FEATURES]
 _OF_CATEGORIES = ("min_data_per_group", "max_cat_threshold", "cat_l2", "cat_smooth", "max_cat_to_onehot")
 # The most bins (features x documents) for which LightGBM may keep a second copy, row by row.
 _MOST_COPIED = 1 << 30

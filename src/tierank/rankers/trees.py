@@ -39,8 +39,8 @@ from tierank.losses.umart import (
 from tierank.rankers.base import Ranker, fitted_copy, with_base
 from tierank.rankers.checkpoint import described_settings
 from tierank.rankers.model import FitContext, SavedModel, Seen
-from tierank.rankers.settings import Presets, tree_presets
-from tierank.rankers.tree_settings import TreeSettings, check_parameters, lightgbm_parameters, why_unknown
+from tierank.rankers.settings import Presets, tree_presets, why_no_setting
+from tierank.rankers.tree_settings import TreeSettings, check_parameters, lightgbm_parameters
 from tierank.settings import Between, Checked, Choice, Number, Optional, declared, setting
 
 if TYPE_CHECKING:
@@ -113,13 +113,6 @@ class FittedTrees(Ranker):
 class BoostedTrees(FittedTrees, TreeSettings):
     """Base class of the tree rankers. A subclass says what they optimise."""
 
-    # What to do instead of setting a parameter of LightGBM's own lambdarank.
-    INSTEAD: ClassVar[dict[str, str]] = {
-        "sigmoid": "give sigma",
-        "lambdarank_truncation_level": "give truncation",
-        "label_gain": "give gain, which takes such a list",
-    }
-
     def capabilities(self) -> frozenset[str]:
         """Trees can do all of it, as far as their base can too."""
         return with_base(frozenset(("categories", "unjudged", "parts", "positions", "start")), self.base)
@@ -130,8 +123,12 @@ class BoostedTrees(FittedTrees, TreeSettings):
 
     @classmethod
     def _unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
-        """The error for a setting that is not known: names LightGBM's parameters, and what they are called here."""
-        return why_unknown(cls.__name__, name, known, cls.INSTEAD) or super()._unknown_setting(name, known)
+        """The error for a setting that is not known: trees know the names of LightGBM's parameters."""
+        from tierank.rankers.lightgbm import parameter_names
+
+        main = parameter_names().get(name)
+        hint = None if main is None else why_no_setting(cls.__name__, name, known, main)
+        return hint or super()._unknown_setting(name, known)
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
         """Check settings that depend on each other."""
@@ -263,7 +260,6 @@ class UMart(PairSettings, OrderSettings, NoiseSettings, BoostedTrees):
         "factor of each tree; with hessian='code', which is twice the true one, 0.1 is a step of 0.05",
         search=Between(0.02, 0.2, log=True),
     )
-    INSTEAD: ClassVar[dict[str, str]] = {**BoostedTrees.INSTEAD, "lambdarank_norm": "give weights"}
     PRESETS: ClassVar[Presets] = {
         **tree_presets(paper={}, authors={"idcg_at": 20, "ties": "rows"}, is_windowed=True),
         "stochastic": _STOCHASTIC,
@@ -319,7 +315,6 @@ class LambdaMART(LambdaRankSettings, BoostedTrees):
     True
     """
 
-    INSTEAD: ClassVar[dict[str, str]] = {**BoostedTrees.INSTEAD, "lambdarank_norm": "give norm, True or False"}
     PRESETS: ClassVar[Presets] = tree_presets(paper={"version": "lightgbm-2"}, authors={"ties": "rows"})
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
@@ -376,10 +371,6 @@ class TreeRanker(BoostedTrees):
     loss_settings: Mapping[str, Any] | None = setting(None, LOSS_SETTINGS, "keyword arguments of the loss")
     gain: Gain = setting("exp2", GAIN, f"{GAIN_HELP}; batch.gains holds it")
 
-    INSTEAD: ClassVar[dict[str, str]] = BoostedTrees.INSTEAD | dict.fromkeys(
-        ("sigmoid", "lambdarank_truncation_level", "lambdarank_norm"),
-        "trees follow the loss; give its settings in loss_settings",
-    )
     PRESETS: ClassVar[Presets] = tree_presets(paper={}, authors={})
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
