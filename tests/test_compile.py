@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 import tierank
 from tierank import cli
-from tierank.kernels import Vector, compiling, ranking
-from tierank.kernels.compiling import KERNELS, Kernel, argument_types, compile_all
+from tierank.kernels import compiling, ranking
+from tierank.kernels.compiling import KERNELS, Kernel, Vector, argument_types, compile_all
 
 
 def add_up(values: Vector[np.float64], factor: float, sums: NDArray[np.float64]) -> None:

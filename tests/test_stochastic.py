@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tierank import UMart, load, make_ranking
 from tierank.errors import ParameterError
-from tierank.kernels import compiled
+from tierank.kernels.compiling import compiled
 from tierank.kernels.simd import gumbel, logarithm
 from tierank.losses import StochasticUMartObjective
 from tierank.losses.umart import HESSIANS

@@ -3,13 +3,13 @@
 import doctest
 import math
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 import reference_metrics as slow
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tierank
@@ -172,7 +172,7 @@ def test_condensed_lists_are_lists_without_the_unjudged():
     for metric in ("ndcg@2", "err@2", "map@2", "mrr", "precision@2", "recall@2", "dcg@2", "rbp@2", "bpref"):
         assert value(metric, ratings, scores, "tierank:condense") == value(metric, *judged)
         assert value(metric, ratings, scores) == value(metric, [0, 0 if metric != "bpref" else NAN, 2, 0, 1], scores)
-    for metric in ("judged@2", "rbp_residual@2", "ndcg_lower@2", "ndcg_upper@2"):
+    for metric in ("judged@2", "rbp_residual@2"):
         assert value(metric, ratings, scores, "tierank:condense") == value(metric, ratings, scores) != 1
 
 
@@ -187,26 +187,6 @@ def test_functions_of_callers_see_what_the_rule_says():
     assert Judge(data, first)([1, 2, 3, 4])["first"].tolist() == [0, 1]
     assert Judge(data, first, "tierank:condense")([1, 2, 3, 4])["first"].tolist() == [2, 1]
     assert seen == {3: [0, 2, 0], 1: [1]}
-
-
-def test_the_bounds_of_ndcg_by_hand():
-    # scores rank an unjudged document above the one with rating 1, and no other rating is in the data
-    d = 1 / math.log2(3)
-    assert value("ndcg", [NAN, 1], [2, 1]) == EXACT(d)
-    assert value("ndcg_lower", [NAN, 1], [2, 1]) == EXACT(d)  # rated 1 it would make the list perfect
-    assert value("ndcg_upper", [NAN, 1], [2, 1]) == EXACT(1)
-    # below it: a rating of 1 keeps the list perfect, 2 (of another query) does not
-    data = dataset([1, NAN, 2], [2, 1])
-    assert Judge(data, "ndcg_lower")([2, 1, 0])["ndcg_lower"].tolist() == [EXACT((1 + 3 * d) / (3 + d)), 1]
-    assert Judge(data, "ndcg_upper")([2, 1, 0])["ndcg_upper"].tolist() == [1, 1]
-
-
-def test_the_bounds_hold_for_ratings_of_any_height():
-    data = dataset([3, NAN, 0, 5000], [3, 1])
-    found = Judge(data, ["ndcg_lower", "ndcg", "ndcg_upper"])([1, 3, 2, 0])
-    assert [values[0] for values in found.values()] == [EXACT(0.5), EXACT(0.5), EXACT(1)]  # 1 / log2(4) and all
-    with pytest.raises(ParameterError, match="expected metrics other than bounds of NDCG with this rule"):
-        value("ndcg_upper", [1, NAN], [2, 1], "catboost")
 
 
 def test_a_rule_with_condensed_lists_has_a_name_and_says_so():
@@ -225,7 +205,7 @@ def test_tables_say_how_many_documents_are_unjudged():
     assert "2 documents unjudged: left out" in condensed._repr_html_()
     assert condensed.to_dict()["n_unjudged"] == 2
     assert "unjudged documents left out" in condensed.rule.describe()
-    found = tierank.compare(data, {"a": [4, 3, 2, 1], "b": [1, 2, 3, 4]}, metrics=["bpref", "ndcg_upper@2"])
+    found = tierank.compare(data, {"a": [4, 3, 2, 1], "b": [1, 2, 3, 4]}, metrics=["bpref", "ndcg@2"])
     assert "2 documents unjudged: taken as 0" in found.describe_queries()
 
 
@@ -257,32 +237,6 @@ def test_metrics_with_ties_are_means_over_all_orders(pairs, k):
     assert found[f"rbp@{k}"] == EXACT(slow.expected(slow.rbp, ratings, scores, k, relevant, 0.6), abs=1e-12)
     assert found[f"rbp_residual@{k}"] == EXACT(slow.expected(residual, ratings, scores), abs=1e-12)
     assert found[f"judged@{k}"] == EXACT(slow.expected(share, ratings, scores), abs=1e-12)
-
-
-@settings(max_examples=100)
-@given(
-    lists, st.integers(1, 7), st.sampled_from([0, 1, 3]), st.sampled_from(["exp2", "linear", {0: 0, 1: 4, 2: 1, 3: 2}])
-)
-def test_bounds_of_ndcg_are_those_of_all_ratings_that_unjudged_documents_can_have(pairs, k, other, gain):
-    """The twin tries every rating of every unjudged document, and every order of tied documents."""
-    ratings, scores = pairs
-    assume(any(r for r in ratings) and sum(r is None for r in ratings) <= 3)
-    data = dataset([*ratings, other], [len(ratings), 1])
-    rule = replace(RULES["letor"], name="test", ties="average", gain=gain)
-    found = Judge(data, [f"ndcg_lower@{k}", f"ndcg@{k}", f"ndcg_upper@{k}"], rule)([*scores, 0])
-    low, middle, high = (float(values[0]) for values in found.values())
-    gain_of = {"exp2": slow.exp2, "linear": slow.linear}.get(gain) if isinstance(gain, str) else gain.__getitem__
-    levels = sorted({0, other, *(r for r in ratings if r is not None)})
-    places = [i for i, r in enumerate(ratings) if r is None]
-    values = []
-    for chosen in product(levels, repeat=len(places)):
-        filled = list(ratings)
-        for place, rating in zip(places, chosen, strict=True):
-            filled[place] = rating
-        values.append(slow.expected(slow.ndcg, filled, scores, k, gain_of))
-    assert low == EXACT(min(values), abs=1e-12)
-    assert high == EXACT(max(values), abs=1e-12)
-    assert low - 1e-12 <= middle <= high + 1e-12
 
 
 # Against peers
@@ -450,7 +404,7 @@ def test_the_order_of_rows_does_not_matter(name):
 
 def test_rounds_are_chosen_by_metrics_that_know_unjudged_documents():
     train, valid = pooled().split(0.7, 0.3)
-    metrics = ["bpref", "ndcg_lower@5", "ndcg@5"]
+    metrics = ["bpref", "ndcg@5"]
     for rule in ("tierank", "tierank:condense"):
         ranker = tierank.UMart(n_trees=6, select_by=metrics, rule=rule).fit(train, valid=valid)
         assert ranker.best_ == EXACT({m: evaluate(valid, ranker.predict(valid), m, rule).mean(m) for m in metrics})
@@ -540,17 +494,7 @@ def test_the_command_line_judges_both_ways(tmp_path, capsys):
     assert main(["describe", str(tmp_path / "d.txt")]) == 0
     assert "unjudged documents    1" in capsys.readouterr().out
     assert main(["list", "metrics"]) == 0
-    assert "ndcg_upper" in capsys.readouterr().out
-
-
-def test_bounds_need_a_gain_of_0_for_a_rating_of_0():
-    """An unjudged document would have a gain at least, which the bounds do not know."""
-    data = RankingDataset(np.zeros((3, 1)), [2, None, 0], qid=[1, 1, 1])
-    rule = replace(RULES["tierank"], name="odd", gain=[1, 2, 3])
-    for metric in ("ndcg_lower@2", "ndcg_upper"):
-        with pytest.raises(ParameterError, match="in which documents of rating 0 have a gain, got rule 'odd'"):
-            Judge(data, metric, rule)
-        assert np.isfinite(Judge(data.drop_unjudged(), metric, rule)([1.0, 0.0])[metric]).all()
+    assert "rbp_residual" in capsys.readouterr().out
 
 
 def test_the_examples_of_the_docs():

@@ -7,20 +7,7 @@ times as long to compile. ``compiling`` says how kernels are compiled and where 
 threads there are.
 """
 
-from tierank.kernels.compiling import Matrix, OutMatrix, Vector, allocating, compiled, inner, work_arrays
+from tierank.kernels.compiling import work_arrays
 from tierank.kernels.threads import in_threads, most_workers, n_threads, n_workers, one_thread
 
-__all__ = [
-    "Matrix",
-    "OutMatrix",
-    "Vector",
-    "allocating",
-    "compiled",
-    "in_threads",
-    "inner",
-    "most_workers",
-    "n_threads",
-    "n_workers",
-    "one_thread",
-    "work_arrays",
-]
+__all__ = ["in_threads", "most_workers", "n_threads", "n_workers", "one_thread", "work_arrays"]

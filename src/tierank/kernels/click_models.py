@@ -8,21 +8,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, allocating, compiled, inner
+from tierank.kernels.compiling import Doubles, Ints, OutDoubles, OutInts, Vector, allocating, compiled, inner
 
 
 @allocating
 def fit_products(
-    items: Vector[np.int64],
-    cells: Vector[np.int64],
-    shown: Vector[np.float64],
-    clicks: Vector[np.float64],
+    items: Ints,
+    cells: Ints,
+    shown: Doubles,
+    clicks: Doubles,
     smoothing: float,
     prior: float,
     tolerance: float,
     max_iterations: int,
-    attraction: NDArray[np.float64],
-    examination: NDArray[np.float64],
+    attraction: OutDoubles,
+    examination: OutDoubles,
 ) -> int:
     """EM for P(click) = attraction[item] * examination[cell], from the counts of each pair of an item and a cell.
 
@@ -53,9 +53,7 @@ def fit_products(
 
 
 @inner
-def _divide(
-    sums: NDArray[np.float64], counts: NDArray[np.float64], smoothing: float, first: int, values: NDArray[np.float64]
-) -> float:
+def _divide(sums: OutDoubles, counts: OutDoubles, smoothing: float, first: int, values: OutDoubles) -> float:
     """Set each value from ``first`` on to sum / (count + smoothing) if count > 0; returns the largest change."""
     change = 0.0
     for i in range(first, len(values)):
@@ -68,17 +66,17 @@ def _divide(
 
 @allocating
 def fit_dbn(
-    offsets: Vector[np.int64],
-    items: Vector[np.int64],
+    offsets: Ints,
+    items: Ints,
     clicked: Vector[np.bool_],
-    weights: Vector[np.float64],
+    weights: Doubles,
     smoothing: float,
     prior: float,
     tolerance: float,
     max_iterations: int,
-    attraction: NDArray[np.float64],
-    satisfaction: NDArray[np.float64],
-    continuation: NDArray[np.float64],
+    attraction: OutDoubles,
+    satisfaction: OutDoubles,
+    continuation: OutDoubles,
 ) -> int:
     """EM for the dynamic Bayesian network; ``continuation`` has one value.
 
@@ -147,11 +145,7 @@ def fit_dbn(
 
 @compiled
 def expect_chain(
-    offsets: Vector[np.int64],
-    attraction: Vector[np.float64],
-    after_click: Vector[np.float64],
-    after_skip: float,
-    chances: NDArray[np.float64],
+    offsets: Ints, attraction: Doubles, after_click: Doubles, after_skip: float, chances: OutDoubles
 ) -> None:
     """The probability of a click in each row, before any click is seen, for users who go down the list one by one.
 
@@ -167,13 +161,13 @@ def expect_chain(
 
 @compiled
 def follow_chain(
-    offsets: Vector[np.int64],
-    attraction: Vector[np.float64],
-    after_click: Vector[np.float64],
+    offsets: Ints,
+    attraction: Doubles,
+    after_click: Doubles,
     after_skip: float,
-    draws: Vector[np.float64],
+    draws: Doubles,
     clicked: NDArray[np.bool_],
-    chances: NDArray[np.float64],
+    chances: OutDoubles,
 ) -> None:
     """The probability of a click in each row, given the clicks above it; clicks are drawn if there are draws."""
     for s in range(len(offsets) - 1):
@@ -198,9 +192,7 @@ def cell_of(position: int, previous: int) -> int:
 
 
 @compiled
-def browsing_cells(
-    offsets: Vector[np.int64], positions: Vector[np.int64], clicked: Vector[np.bool_], cells: NDArray[np.int64]
-) -> None:
+def browsing_cells(offsets: Ints, positions: Ints, clicked: Vector[np.bool_], cells: OutInts) -> None:
     """The cell of each row, given the clicks above it."""
     for s in range(len(offsets) - 1):
         previous = 0
@@ -212,11 +204,7 @@ def browsing_cells(
 
 @allocating
 def expect_browsing(
-    offsets: Vector[np.int64],
-    positions: Vector[np.int64],
-    attraction: Vector[np.float64],
-    examination: Vector[np.float64],
-    chances: NDArray[np.float64],
+    offsets: Ints, positions: Ints, attraction: Doubles, examination: Doubles, chances: OutDoubles
 ) -> None:
     """The probability of a click in each row, before any click is seen, if it depends on the click above.
 
@@ -242,13 +230,13 @@ def expect_browsing(
 
 @compiled
 def follow_browsing(
-    offsets: Vector[np.int64],
-    positions: Vector[np.int64],
-    attraction: Vector[np.float64],
-    examination: Vector[np.float64],
-    draws: Vector[np.float64],
+    offsets: Ints,
+    positions: Ints,
+    attraction: Doubles,
+    examination: Doubles,
+    draws: Doubles,
     clicked: NDArray[np.bool_],
-    chances: NDArray[np.float64],
+    chances: OutDoubles,
 ) -> None:
     """The probability of a click in each row, given the click above it; clicks are drawn if there are draws."""
     for s in range(len(offsets) - 1):
@@ -263,14 +251,14 @@ def follow_browsing(
 
 @compiled
 def pair_positions(
-    items: Vector[np.int64],
-    positions: Vector[np.int64],
-    rankers: Vector[np.int64],
-    shown: Vector[np.float64],
-    clicks: Vector[np.float64],
+    items: Ints,
+    positions: Ints,
+    rankers: Ints,
+    shown: Doubles,
+    clicks: Doubles,
     n_positions: int,
-    pair_shown: NDArray[np.float64],
-    pair_clicks: NDArray[np.float64],
+    pair_shown: OutDoubles,
+    pair_clicks: OutDoubles,
 ) -> None:
     """Compare positions k and l by the items that two rankers placed there; items are in order.
 
@@ -295,13 +283,13 @@ def pair_positions(
 
 @compiled
 def number_pairs(
-    order: Vector[np.int64],
-    queries: Vector[np.int64],
-    offsets: Vector[np.int64],
-    documents: Vector[np.int64],
-    seen: NDArray[np.int64],
-    item_queries: NDArray[np.int64],
-    item_documents: NDArray[np.int64],
+    order: Ints,
+    queries: Ints,
+    offsets: Ints,
+    documents: Ints,
+    seen: OutInts,
+    item_queries: OutInts,
+    item_documents: OutInts,
 ) -> int:
     """Number the pairs of a query and a document, query by query; ``order`` holds the sessions sorted by query.
 
@@ -321,15 +309,15 @@ def number_pairs(
 
 @compiled
 def find_pairs(
-    order: Vector[np.int64],
-    queries: Vector[np.int64],
-    offsets: Vector[np.int64],
-    documents: Vector[np.int64],
-    item_starts: Vector[np.int64],
-    item_documents: Vector[np.int64],
-    seen: NDArray[np.int64],
-    numbers: NDArray[np.int64],
-    items: NDArray[np.int64],
+    order: Ints,
+    queries: Ints,
+    offsets: Ints,
+    documents: Ints,
+    item_starts: Ints,
+    item_documents: Ints,
+    seen: OutInts,
+    numbers: OutInts,
+    items: OutInts,
 ) -> None:
     """The item of each row, or -1 if it is unknown; query q has the items ``item_starts[q]:item_starts[q+1]``.
 

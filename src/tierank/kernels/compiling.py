@@ -217,6 +217,12 @@ Number = TypeVar("Number", bound=np.generic)
 Vector = Annotated[NDArray[Number], 1, "read"]
 Matrix = Annotated[NDArray[Number], 2, "read"]
 OutMatrix = Annotated[NDArray[Number], 2, "written"]
+Ints = Vector[np.int64]
+Doubles = Vector[np.float64]
+Features = Matrix[np.float32]
+OutInts = NDArray[np.int64]
+OutDoubles = NDArray[np.float64]
+OutFeatures = OutMatrix[np.float32]
 
 _SCALARS = {int: types.int64, float: types.float64, bool: types.boolean}
 

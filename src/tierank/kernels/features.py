@@ -16,7 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.arrays import Floats
-from tierank.kernels import Matrix, OutMatrix, Vector, allocating, compiled, inner
+from tierank.kernels.compiling import (
+    Doubles,
+    Features,
+    Ints,
+    Matrix,
+    OutFeatures,
+    OutInts,
+    OutMatrix,
+    allocating,
+    compiled,
+    inner,
+)
 from tierank.kernels.ranking import sort_down
 
 # Knots of a quantile map: a constant, because the search among them is only fast if it is unrolled.
@@ -31,7 +42,7 @@ _MANTISSA_BITS = np.int64(52)
 
 
 @compiled
-def take_logs(features: Matrix[np.float32], out: OutMatrix[np.float32]) -> None:
+def take_logs(features: Features, out: OutFeatures) -> None:
     """sign(x) ln(1 + |x|) to 1e-10 of itself, or NaN if x is NaN.
 
     1 + |x| = 2^e m with m near 1, and ln m = 2 artanh((m - 1) / (m + 1)). The library's logarithm is one call per
@@ -55,9 +66,7 @@ def take_logs(features: Matrix[np.float32], out: OutMatrix[np.float32]) -> None:
 
 
 @compiled
-def find_ranges(
-    features: Matrix[np.float32], offsets: Vector[np.int64], low: OutMatrix[np.float32], high: OutMatrix[np.float32]
-) -> None:
+def find_ranges(features: Features, offsets: Ints, low: OutFeatures, high: OutFeatures) -> None:
     """Update the lowest and the highest value of each column in each group; they are infinite if there is none."""
     for group in range(len(offsets) - 1):
         for row in range(offsets[group], offsets[group + 1]):
@@ -75,7 +84,7 @@ def by_range(low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Float
     return center.astype(np.float64), 1.0 / span
 
 
-def power_above(n: NDArray[np.int64]) -> Floats:
+def power_above(n: OutInts) -> Floats:
     """The lowest power of two above each n.
 
     >>> power_above(np.array([1, 3, 4])).tolist()
@@ -94,11 +103,11 @@ class Moments(NamedTuple):
 
 @compiled
 def add_moments(
-    features: Matrix[np.float32],
-    offsets: Vector[np.int64],
+    features: Features,
+    offsets: Ints,
     center: Matrix[np.float64],
     scale: Matrix[np.float64],
-    powers: Vector[np.float64],
+    powers: Doubles,
     moments: Moments,
 ) -> None:
     """Add rows to the count, the sum and the sum of squares of z = (x - center) scale, in [0, 1].
@@ -131,13 +140,13 @@ def standardise(moments: Moments, center: Floats, scale: Floats) -> tuple[Floats
 
 @compiled
 def rescale(
-    features: Matrix[np.float32],
-    offsets: Vector[np.int64],
+    features: Features,
+    offsets: Ints,
     center: Matrix[np.float64],
     scale: Matrix[np.float64],
     least: float,
     most: float,
-    out: OutMatrix[np.float32],
+    out: OutFeatures,
 ) -> None:
     """(x - center) scale, clipped to ``least`` and ``most``; 0 if x is missing.
 
@@ -162,10 +171,10 @@ def rescale(
 def _count_below(
     n: int,
     keys: NDArray[np.float32],
-    rows: NDArray[np.int64],
+    rows: OutInts,
     spare_keys: NDArray[np.float32],
-    spare_rows: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    spare_rows: OutInts,
+    counts: OutInts,
 ) -> None:
     """For each of n keys, 2 * the number of lower keys + the number of other equal keys; may sort the keys."""
     if n <= _COUNTED:
@@ -188,7 +197,7 @@ def _count_below(
 
 
 @allocating
-def rank_queries(features: Matrix[np.float32], offsets: Vector[np.int64], out: OutMatrix[np.float32]) -> None:
+def rank_queries(features: Features, offsets: Ints, out: OutFeatures) -> None:
     """The share of the other documents of the query below each value, ties a half; 0 if missing or if all are equal."""
     longest = np.int64(0)
     for query in range(len(offsets) - 1):
@@ -216,11 +225,7 @@ def rank_queries(features: Matrix[np.float32], offsets: Vector[np.int64], out: O
 
 @allocating
 def interpolate(
-    features: Matrix[np.float32],
-    knots: Matrix[np.float32],
-    levels: Matrix[np.float32],
-    slopes: Matrix[np.float64],
-    out: OutMatrix[np.float32],
+    features: Features, knots: Features, levels: Features, slopes: Matrix[np.float64], out: OutFeatures
 ) -> None:
     """The level of each value: linear between the knots of its column, constant outside; 0 if it is missing."""
     n_features = features.shape[1]
@@ -241,9 +246,7 @@ def interpolate(
 
 
 @allocating
-def copy_in_queries(
-    features: Matrix[np.float32], offsets: Vector[np.int64], first: int, last: int, out: OutMatrix[np.float32]
-) -> None:
+def copy_in_queries(features: Features, offsets: Ints, first: int, last: int, out: OutFeatures) -> None:
     """Write the features, their place in the query's range and their rank in the query, side by side.
 
     For the queries first to last - 1. Missing values stay missing, and are not counted.
@@ -278,7 +281,7 @@ def copy_in_queries(
 
 
 @compiled
-def add_products(values: Matrix[np.float32], weights: Matrix[np.float64], scores: OutMatrix[np.float64]) -> None:
+def add_products(values: Features, weights: Matrix[np.float64], scores: OutMatrix[np.float64]) -> None:
     """scores[row] += sum over columns j, in order, of values[row, j] weights[j], for each of several weightings."""
     n_rows, n_columns = values.shape
     n_weightings = weights.shape[1]

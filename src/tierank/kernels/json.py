@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tierank.kernels import OutMatrix, Vector, compiled, inner
+from tierank.kernels.compiling import Doubles, OutFeatures, Vector, compiled, inner
 
 COMMA, MINUS, PLUS, POINT, ZERO, NINE = 44, 45, 43, 46, 48, 57
 OPEN, CLOSE, SPACE = 91, 93, 32
@@ -33,7 +33,7 @@ _LOST = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @compiled
-def read_rows(text: Vector[np.uint8], powers: Vector[np.float64], out: OutMatrix[np.float32]) -> bool:
+def read_rows(text: Vector[np.uint8], powers: Doubles, out: OutFeatures) -> bool:
     """Read ``[1.5,null,...],[...],`` and ``END``, as many rows and columns as ``out`` has; null becomes NaN.
 
     Returns False if it is not sure, or if the text is anything else.
@@ -71,7 +71,7 @@ def _after(byte: int, text: Vector[np.uint8], i: int) -> int:
 
 
 @_inlined
-def _read_value(text: Vector[np.uint8], i: int, powers: Vector[np.float64]) -> tuple[int, np.float32]:
+def _read_value(text: Vector[np.uint8], i: int, powers: Doubles) -> tuple[int, np.float32]:
     """The place after a number or null, with optional spaces before it, and its value."""
     while text[i] == SPACE:
         i += _1

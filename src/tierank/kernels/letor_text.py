@@ -12,15 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Matrix, OutMatrix, Vector, compiled, inner
+from tierank.kernels.compiling import Doubles, Features, Ints, OutDoubles, OutFeatures, OutInts, Vector, compiled, inner
 
 TAB, LINE_FEED, RETURN, SPACE, HASH, COLON = 9, 10, 13, 32, 35, 58
 PLUS, MINUS, POINT = 43, 45, 46
 
 Bytes = Vector[np.uint8]
 OutBytes = NDArray[np.uint8]
-Rows = Vector[np.int64]
-OutRows = NDArray[np.int64]
 
 # Places are unsigned, so that numba does not check for negative indices, which took half of the time here. Their
 # arithmetic must stay unsigned too: numba turns the sum of an unsigned and a signed integer into a float.
@@ -54,7 +52,7 @@ def count_lines(text: Bytes, start: int, end: int) -> int:
 
 
 @compiled
-def index_lines(text: Bytes, start: int, end: int, line_starts: OutRows, query_starts: OutRows) -> int:
+def index_lines(text: Bytes, start: int, end: int, line_starts: OutInts, query_starts: OutInts) -> int:
     """Find the lines of ``text[start:end]`` that contain a document; returns their number.
 
     ``line_starts`` gets the place of the rating, and ``query_starts`` that of the id after ``qid:``, or -1 if that is
@@ -78,7 +76,7 @@ def index_lines(text: Bytes, start: int, end: int, line_starts: OutRows, query_s
 
 
 @compiled
-def query_runs(text: Bytes, query_starts: Rows, run_starts: OutRows, run_ids: OutRows) -> tuple[int, bool]:
+def query_runs(text: Bytes, query_starts: Ints, run_starts: OutInts, run_ids: OutInts) -> tuple[int, bool]:
     """Find the runs of neighbouring rows with the same query id, and read the ids as integers.
 
     Returns the number of runs, and whether every id is the plain form of a 64-bit integer.
@@ -99,22 +97,22 @@ def query_runs(text: Bytes, query_starts: Rows, run_starts: OutRows, run_ids: Ou
 class Parsed(NamedTuple):
     """The results of parsing: features and ratings by target, comments by row; ``seen`` is a work array."""
 
-    features: OutMatrix[np.float32]
-    ratings: NDArray[np.float64]
-    comments: OutRows
-    seen: OutRows
+    features: OutFeatures
+    ratings: OutDoubles
+    comments: OutInts
+    seen: OutInts
 
 
 @compiled
 def parse_rows(
     text: Bytes,
-    line_starts: Rows,
-    targets: Rows,
+    line_starts: Ints,
+    targets: Ints,
     has_query: bool,
     first_index: int,
     start: int,
     end: int,
-    powers: Vector[np.float64],
+    powers: Doubles,
     parsed: Parsed,
 ) -> tuple[int, int]:
     """Read the rows ``start:end`` into ``features[targets[row]]`` and ``ratings[targets[row]]``.
@@ -161,7 +159,7 @@ def parse_rows(
 
 
 @_in_place
-def _value(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[np.float32, Place, bool]:
+def _value(text: Bytes, i: Place, powers: Doubles) -> tuple[np.float32, Place, bool]:
     """The value at i, the place after it, and whether it is certain; the fast path for plain decimals."""
     start = i
     negative = text[i] == MINUS
@@ -239,7 +237,7 @@ def _integer(text: Bytes, i: Place) -> tuple[int, bool]:
 
 
 @inner
-def _number(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[float, Place, int]:
+def _number(text: Bytes, i: Place, powers: Doubles) -> tuple[float, Place, int]:
     """The number at i, the place after it, and how reliable it is.
 
     An integer below 10^15, multiplied with or divided by a power of ten up to 10^22, is one rounding of two exact
@@ -321,7 +319,7 @@ def _is_missing(text: Bytes, i: Place) -> bool:
 
 
 @inner
-def _repeats(text: Bytes, line: Place, has_query: bool, seen: OutRows, row: int) -> bool:
+def _repeats(text: Bytes, line: Place, has_query: bool, seen: OutInts, row: int) -> bool:
     """Whether an index occurs twice in the line; ``seen`` holds the last row + 1 that had each."""
     i = _skip_field(text, line)
     if has_query:
@@ -339,7 +337,7 @@ def _repeats(text: Bytes, line: Place, has_query: bool, seen: OutRows, row: int)
 
 
 @compiled
-def comment_spans(text: Bytes, comments: OutRows, ends: OutRows) -> int:
+def comment_spans(text: Bytes, comments: OutInts, ends: OutInts) -> int:
     """Narrow each comment to the id of its document; returns the number of bytes of all ids.
 
     The id is what follows ``docid =``; without that word, the whole comment. ``comments`` gets the start of the id and
@@ -375,7 +373,7 @@ def _is_docid(text: Bytes, i: Place) -> bool:
 
 
 @compiled
-def gather(text: Bytes, starts: Rows, ends: Rows, blob: OutBytes) -> None:
+def gather(text: Bytes, starts: Ints, ends: Ints, blob: OutBytes) -> None:
     """Copy the bytes at ``starts[row]`` into ``blob`` so that row i ends at ``ends[i]``."""
     place = 0
     for row in range(len(starts)):
@@ -388,14 +386,14 @@ def gather(text: Bytes, starts: Rows, ends: Rows, blob: OutBytes) -> None:
 
 @compiled
 def format_rows(
-    features: Matrix[np.float32],
+    features: Features,
     first_index: int,
     heads: Bytes,
-    head_ends: Rows,
+    head_ends: Ints,
     tails: Bytes,
-    tail_ends: Rows,
+    tail_ends: Ints,
     out: OutBytes,
-    powers: Vector[np.float64],
+    powers: Doubles,
 ) -> int:
     """Write a line per row: its head, ``index:value`` of every feature, and its tail. Returns the number of bytes.
 
@@ -440,7 +438,7 @@ def _write_integer(out: OutBytes, place: int, value: int, digits: int) -> int:
 
 
 @inner
-def _write_number(out: OutBytes, place: int, value: float, powers: Vector[np.float64]) -> int:
+def _write_number(out: OutBytes, place: int, value: float, powers: Doubles) -> int:
     """Write the shortest decimal that reads back as the same float32; returns the place after it."""
     if np.isnan(value):
         out[place], out[place + 1], out[place + 2] = 110, 97, 110
@@ -471,7 +469,7 @@ def _write_number(out: OutBytes, place: int, value: float, powers: Vector[np.flo
 
 
 @inner
-def _shortest(size: float, powers: Vector[np.float64]) -> tuple[int, int, int]:
+def _shortest(size: float, powers: Doubles) -> tuple[int, int, int]:
     """Mantissa, its number of digits, and exponent of the shortest decimal d.ddd * 10^exponent for a float32."""
     exponent = np.int64(np.floor(np.log10(size)))
     mantissa, digits = 0, 0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import OutMatrix, Vector, compiled, inner
+from tierank.kernels.compiling import OutMatrix, Vector, compiled, inner
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.arrays import Floats
-from tierank.kernels import compiled, inner
+from tierank.kernels.compiling import compiled, inner
 from tierank.kernels.ranking import sort_rows
 from tierank.kernels.simd import from_bits
 

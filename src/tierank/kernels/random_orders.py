@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.arrays import Floats
-from tierank.kernels import Vector, compiled, inner
+from tierank.kernels.compiling import Vector, compiled, inner
 from tierank.kernels.pairs import WIDEST, Output, Queries, Rules
 from tierank.kernels.ranking import count_higher, sort_down
 from tierank.kernels.simd import STEP, gumbel, mixed

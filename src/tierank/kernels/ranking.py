@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.arrays import Floats
-from tierank.kernels import Vector, allocating, compiled, in_threads, inner, n_threads, work_arrays
+from tierank.kernels.compiling import Doubles, Ints, OutDoubles, OutInts, allocating, compiled, inner, work_arrays
+from tierank.kernels.threads import in_threads, n_threads
 
 # Runs of this many keys are sorted by comparing each with all, which the compiler vectorises.
 _RUN = 64
@@ -21,11 +21,7 @@ _RUN = 64
 
 @inner
 def sort_down(
-    n: int,
-    keys: NDArray[np.floating],
-    rows: NDArray[np.int64],
-    spare_keys: NDArray[np.floating],
-    spare_rows: NDArray[np.int64],
+    n: int, keys: NDArray[np.floating], rows: OutInts, spare_keys: NDArray[np.floating], spare_rows: OutInts
 ) -> None:
     """Sort the first n keys, highest first, and the rows with them; equal keys keep their order, none may be NaN.
 
@@ -57,11 +53,7 @@ def sort_down(
 
 @inner
 def _sort_run(
-    n: int,
-    keys: NDArray[np.floating],
-    rows: NDArray[np.int64],
-    spare_keys: NDArray[np.floating],
-    spare_rows: NDArray[np.int64],
+    n: int, keys: NDArray[np.floating], rows: OutInts, spare_keys: NDArray[np.floating], spare_rows: OutInts
 ) -> None:
     """Sort n keys and their rows: the place of a key is the number of higher keys, and of equal keys before it."""
     for i in range(n):
@@ -77,7 +69,7 @@ def _sort_run(
 
 
 @inner
-def count_higher(n: int, keys: NDArray[np.floating], counts: NDArray[np.int64]) -> int:
+def count_higher(n: int, keys: NDArray[np.floating], counts: OutInts) -> int:
     """How many of n keys are higher than each, and the sum of these numbers.
 
     Four keys are compared with all the others at a time, which is vectorised. It takes n^2 comparisons: for short lists
@@ -104,7 +96,7 @@ def count_higher(n: int, keys: NDArray[np.floating], counts: NDArray[np.int64]) 
 
 
 @inner
-def sort_rows(start: int, n: int, gap: int, order: NDArray[np.uint32], ranked_scores: NDArray[np.float64]) -> None:
+def sort_rows(start: int, n: int, gap: int, order: NDArray[np.uint32], ranked_scores: OutDoubles) -> None:
     """Sort n scores, highest first, and the rows in ``order`` from ``start`` on with them; equal scores by row.
 
     Shellsort, starting with this gap: half of n, or 1, which is insertion sort, for documents that are almost in order.
@@ -141,25 +133,23 @@ class Ranking(NamedTuple):
     Values that a metric sums are in this order too.
     """
 
-    starts: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    tie_ends: NDArray[np.int64]
+    starts: OutInts
+    rows: OutInts
+    scores: OutDoubles
+    tie_ends: OutInts
 
 
 class RankWork(NamedTuple):
     """Work arrays for ranking the documents of one query."""
 
-    keys: NDArray[np.float64]
-    spare_keys: NDArray[np.float64]
-    rows: NDArray[np.int64]
-    spare_rows: NDArray[np.int64]
-    lanes: NDArray[np.float64]
+    keys: OutDoubles
+    spare_keys: OutDoubles
+    rows: OutInts
+    spare_rows: OutInts
+    lanes: OutDoubles
 
 
-def rank(
-    scores: NDArray[np.float64], offsets: NDArray[np.int64], k: int, *, keep_ties: bool, n_jobs: int | None = 1
-) -> Ranking:
+def rank(scores: OutDoubles, offsets: OutInts, k: int, *, keep_ties: bool, n_jobs: int | None = 1) -> Ranking:
     """The documents of each query from the highest score down, to rank k.
 
     Tied documents are in the order of their rows. With ``keep_ties`` they are marked as one tie, and the tie at rank k
@@ -184,14 +174,14 @@ def rank(
 
 @compiled
 def _rank_span(
-    scores: Vector[np.float64],
-    offsets: Vector[np.int64],
+    scores: Doubles,
+    offsets: Ints,
     k: int,
     keep_ties: bool,
-    depths: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    ranked_scores: NDArray[np.float64],
-    tie_ends: NDArray[np.int64],
+    depths: OutInts,
+    rows: OutInts,
+    ranked_scores: OutDoubles,
+    tie_ends: OutInts,
     first: int,
     last: int,
     work: RankWork,
@@ -231,7 +221,7 @@ def _rank_span(
 
 
 @inner
-def _lower_bound(scores: Vector[np.float64], k: int, lanes: NDArray[np.float64]) -> float:
+def _lower_bound(scores: Doubles, k: int, lanes: OutDoubles) -> float:
     """A score that at least k documents reach: close to the one at rank k, or -inf if all have to be sorted.
 
     The documents are distributed over groups of lanes. If the highest scores of c lanes are t or more, at least c
@@ -256,7 +246,7 @@ def _lower_bound(scores: Vector[np.float64], k: int, lanes: NDArray[np.float64])
 
 
 @inner
-def _sort_lanes(lanes: NDArray[np.float64]) -> None:
+def _sort_lanes(lanes: OutDoubles) -> None:
     """Sort the lanes, highest first, with Batcher's bitonic network: no branches, and all in registers."""
     size = 2
     while size <= _LANES:
@@ -273,13 +263,7 @@ def _sort_lanes(lanes: NDArray[np.float64]) -> None:
 
 
 @allocating
-def discounted_sum(
-    values: Vector[np.float64],
-    discounts: Vector[np.float64],
-    k: int,
-    starts: Vector[np.int64],
-    tie_ends: Vector[np.int64],
-) -> NDArray[np.float64]:
+def discounted_sum(values: Doubles, discounts: Doubles, k: int, starts: Ints, tie_ends: Ints) -> OutDoubles:
     """The sum over ranks r <= k of value_r * discount_r, for each query.
 
     By linearity, a tied document counts with the mean value of its tie.
@@ -304,9 +288,7 @@ def discounted_sum(
 
 
 @allocating
-def cascade(
-    stops: Vector[np.float64], k: int, starts: Vector[np.int64], tie_ends: Vector[np.int64]
-) -> NDArray[np.float64]:
+def cascade(stops: Doubles, k: int, starts: Ints, tie_ends: Ints) -> OutDoubles:
     """The sum over ranks r <= k of 1/r * stop_r * product over i < r of (1 - stop_i), for each query.
 
     That is the expected reciprocal of the rank at which a reader stops who stops at a document with probability
@@ -336,7 +318,7 @@ def cascade(
 
 
 @inner
-def _pass_chances(stops: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+def _pass_chances(stops: OutDoubles, n: int) -> OutDoubles:
     """S_j for j = 0 .. n: the expected product of (1 - stop) over j of these documents, drawn at random.
 
     Document i is among j drawn from the first i with probability j/i: S_j(i) = (1 - j/i) S_j(i-1) + j/i (1 - stop_i)
@@ -364,9 +346,7 @@ def _pass_chances(stops: NDArray[np.float64], n: int) -> NDArray[np.float64]:
 
 
 @allocating
-def precision_sum(
-    relevant: Vector[np.float64], k: int, starts: Vector[np.int64], tie_ends: Vector[np.int64]
-) -> NDArray[np.float64]:
+def precision_sum(relevant: Doubles, k: int, starts: Ints, tie_ends: Ints) -> OutDoubles:
     """The sum over ranks r <= k with a relevant document of (relevant documents to rank r) / r, for each query.
 
     In a tie of m documents, c of them relevant, after p documents, h of them relevant, the j-th is relevant with
@@ -394,13 +374,8 @@ def precision_sum(
 
 @allocating
 def preference_sum(
-    relevant: Vector[np.float64],
-    judged: Vector[np.float64],
-    n_relevant: Vector[np.int64],
-    n_others: Vector[np.int64],
-    starts: Vector[np.int64],
-    tie_ends: Vector[np.int64],
-) -> NDArray[np.float64]:
+    relevant: Doubles, judged: Doubles, n_relevant: Ints, n_others: Ints, starts: Ints, tie_ends: Ints
+) -> OutDoubles:
     """The sum over relevant documents of 1 - min(above, R) / min(R, N), for each query.
 
     ``above`` is the number of judged non-relevant documents above it, N is the number of all of these, and R that of
@@ -430,136 +405,7 @@ def preference_sum(
 
 
 @allocating
-def bound_ratio(
-    upper: bool,
-    gains: Vector[np.float64],
-    judged: Vector[np.float64],
-    starts: Vector[np.int64],
-    tie_ends: Vector[np.int64],
-    best_gains: Vector[np.float64],
-    best_starts: Vector[np.int64],
-    n_unjudged: Vector[np.int64],
-    units: Vector[np.float64],
-    top: float,
-    discounts: Vector[np.float64],
-    k: int,
-) -> NDArray[np.float64]:
-    """The lowest or highest NDCG@k of each query, if unjudged documents may have the gain 0 or any gain of the data.
-
-    Gains are in units of the query, ``unit`` times as large as those of ``top``, the highest gain of the data. Those of
-    unjudged documents are 0. ``best_gains`` holds the gains of each query from the highest down.
-    """
-    values = np.zeros(len(starts) - 1)
-    sums = np.zeros(k + 1)  # D(m): the sum of the discounts of the first m ranks
-    for i in range(k):
-        sums[i + 1] = sums[i] + discounts[i]
-    for q in range(len(values)):
-        start = starts[q]
-        depth = min(k, starts[q + 1] - start)
-        seen = np.zeros(starts[q + 1] - start + 1)  # E(m): that of the m highest discounts of unjudged ones
-        n_seen, tie = 0, 0
-        dcg = 0.0
-        while tie < depth:
-            end = tie_ends[start + tie]
-            discount = (sums[min(end, depth)] - sums[tie]) / (end - tie)
-            for j in range(start + tie, start + end):
-                if judged[j] > 0:
-                    dcg += gains[j] * discount
-                else:
-                    seen[n_seen + 1] = seen[n_seen] + discount
-                    n_seen += 1
-            tie = end
-        best = best_gains[best_starts[q] : best_starts[q + 1]]
-        n_best = 0  # the gains above 0
-        ideal = 0.0
-        while n_best < len(best) and best[n_best] > 0:
-            if n_best < k:
-                ideal += best[n_best] * discounts[n_best]
-            n_best += 1
-        value = dcg / ideal if ideal > 0 else 0.0
-        if n_unjudged[q] > 0 and top > 0:
-            of_query = best[:n_best], seen[: n_seen + 1], sums, units[q], top
-            value = _raise(value, dcg, *of_query) if upper else _lower(value, dcg, *of_query, discounts, n_unjudged[q])
-        values[q] = min(value, 1.0)
-    return values
-
-
-@inner
-def _lower(
-    ratio: float,
-    dcg: float,
-    best: Floats,
-    seen: Floats,
-    sums: Floats,
-    unit: float,
-    top: float,
-    discounts: Floats,
-    n_unjudged: int,
-) -> float:
-    """The lowest ratio.
-
-    NDCG is a linear function of the gains divided by a convex one (the maximum of many linear functions), so it is
-    lowest where each unjudged document has the gain 0 or the top gain. If m of them have the top gain, the last m in
-    the list add the least DCG for the same ideal.
-    """
-    k, n_seen = len(sums) - 1, len(seen) - 1
-    for m in range(1, min(n_unjudged, k) + 1):
-        n_raised = max(0, m - (n_unjudged - n_seen))
-        raised = unit * dcg + top * (seen[n_seen] - seen[n_seen - n_raised])
-        ideal = top * sums[m]
-        for i in range(min(len(best), k - m)):
-            ideal += unit * best[i] * discounts[m + i]
-        ratio = min(ratio, raised / ideal)
-    return ratio
-
-
-@inner
-def _raise(ratio: float, dcg: float, best: Floats, seen: Floats, sums: Floats, unit: float, top: float) -> float:
-    """The highest ratio.
-
-    Gains are cut into layers, from one judged gain to the next. With J judged documents above a layer's lower edge and
-    m unjudged ones, the layer adds its height times E(m) to the DCG, and its height times D(J + m) to the ideal. The
-    ratio can exceed t if and only if m can be chosen in each layer so that the sum of height (E(m) - t D(J + m)) is
-    positive. Lower layers have a higher J, so their best m is at least as high, and layers can be handled one by one.
-    Then t is set to the ratio of this choice, and so on, until it stops rising (Dinkelbach's method).
-    """
-    zero, k = np.int64(0), len(sums) - 1  # a literal 0 has another type in numba
-    height = top - (unit * best[0] if len(best) > 0 else 0.0)
-    while True:
-        least = _best_count(seen, sums, zero, zero, ratio) if height > 0 else zero
-        raised, ideal = dcg, 0.0
-        i, m = zero, least
-        while i < len(best):
-            gain = best[i]
-            while i < len(best) and best[i] == gain:
-                i += 1
-            below = best[i] if i < len(best) else 0.0
-            m = _best_count(seen, sums, i, m, ratio)
-            raised += (gain - below) * seen[m]
-            ideal += (gain - below) * sums[min(i + m, k)]
-        if least > 0:
-            raised = unit * raised + height * seen[least]
-            ideal = unit * ideal + height * sums[min(least, k)]
-        if ideal == 0 or raised / ideal <= ratio:
-            return ratio
-        ratio = raised / ideal
-
-
-@inner
-def _best_count(seen: Floats, sums: Floats, n_judged: int, least: int, ratio: float) -> int:
-    """The m >= ``least`` with the highest E(m) - ratio D(J + m); the lowest of several."""
-    k = len(sums) - 1
-    found = least
-    highest = seen[least] - ratio * sums[min(n_judged + least, k)]
-    for m in range(least + 1, len(seen)):
-        value = seen[m] - ratio * sums[min(n_judged + m, k)]
-        if value > highest:
-            found, highest = m, value
-    return found
-
-
-@allocating
-def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np.float64]:
+def highest(values: Doubles, offsets: Ints) -> OutDoubles:
     """The highest value of each query; 0 if none is above 0."""
     tops = np.zeros(len(offsets) - 1)
     for q in range(len(tops)):
@@ -571,7 +417,7 @@ def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np
 
 
 @allocating
-def exp2_gains(ratings: Vector[np.float64], offsets: Vector[np.int64], tops: Vector[np.float64]) -> NDArray[np.float64]:
+def exp2_gains(ratings: Doubles, offsets: Ints, tops: Doubles) -> OutDoubles:
     """(2^rating - 1) / 2^top, with a top for each query.
 
     Nothing overflows if no rating is above its top, and whole numbers are exact. Below 1 the difference would cancel,

@@ -31,7 +31,17 @@ from numba.core import cgutils
 from numba.extending import models, register_model
 from numpy.typing import NDArray
 
-from tierank.kernels import Matrix, OutMatrix, Vector, allocating, compiled
+from tierank.kernels.compiling import (
+    Doubles,
+    Features,
+    Matrix,
+    OutDoubles,
+    OutFeatures,
+    OutMatrix,
+    Vector,
+    allocating,
+    compiled,
+)
 from tierank.kernels.simd import WIDTH as SCORING_WIDTH
 from tierank.kernels.simd import add_ruled_out, address, fill, lowered, no_bits, repeated, store_leaves, unless_all
 
@@ -177,13 +187,13 @@ def apply_layer(
 
 @compiled
 def find_places(
-    features: Matrix[np.float32],
-    scaled: Matrix[np.float32],
+    features: Features,
+    scaled: Features,
     low: Matrix[np.float64],
     slope: Matrix[np.float64],
-    totals: NDArray[np.float64],
+    totals: OutDoubles,
     places: OutMatrix[np.uint8],
-    shares: OutMatrix[np.float32],
+    shares: OutFeatures,
 ) -> None:
     """The number of leading pieces that are 1 (at most all but one) for each scaled feature, and the value of the next.
 
@@ -273,7 +283,7 @@ class Forest(NamedTuple):
     """
 
     first_word: Vector[np.uint64]
-    values: Vector[np.float64]
+    values: Doubles
     first_test: Vector[np.uint64]
     column: Vector[np.uint32]
     place: Vector[np.uint8]
@@ -283,12 +293,7 @@ class Forest(NamedTuple):
 
 @allocating
 def score_rows(
-    features: Matrix[np.float32],
-    start: int,
-    end: int,
-    columns: ThresholdColumns,
-    forest: Forest,
-    out: NDArray[np.float64],
+    features: Features, start: int, end: int, columns: ThresholdColumns, forest: Forest, out: OutDoubles
 ) -> None:
     """The sum of the trees for the rows ``start:end``, written to the same rows of ``out``.
 

@@ -18,7 +18,7 @@ from numba.core.typing.templates import ConcreteTemplate, infer_global, signatur
 from numba.extending import lower_builtin, models, register_model
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled, inner
+from tierank.kernels.compiling import compiled, inner
 
 # Documents that are processed at a time.
 WIDTH = 128

@@ -9,7 +9,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import OutMatrix, Vector, allocating, compiled, inner
+from tierank.kernels.compiling import (
+    Doubles,
+    Ints,
+    OutDoubles,
+    OutFeatures,
+    OutInts,
+    Vector,
+    allocating,
+    compiled,
+    inner,
+)
 
 # Kinds of code points, for word breaking. All others separate words.
 OTHER, LETTER, DIGIT, ALONE, MID_LETTER, MID_NUMBER, MID_BOTH = range(7)
@@ -45,28 +55,28 @@ class Words(NamedTuple):
     weights; ``norms`` and ``set_norms`` are the lengths of the vectors of weights.
     """
 
-    starts: NDArray[np.int64]
+    starts: OutInts
     words: NDArray[np.uint64]
     has_digit: NDArray[np.uint8]
-    gram_starts: NDArray[np.int64]
+    gram_starts: OutInts
     grams: NDArray[np.uint64]
-    weights: NDArray[np.float64]
-    norms: NDArray[np.float64]
-    set_starts: NDArray[np.int64]
+    weights: OutDoubles
+    norms: OutDoubles
+    set_starts: OutInts
     sets: NDArray[np.uint64]
-    set_weights: NDArray[np.float64]
-    set_norms: NDArray[np.float64]
+    set_weights: OutDoubles
+    set_norms: OutDoubles
 
 
 @compiled
 def find_words(
     codes: Vector[np.uint32],
     kinds: Vector[np.uint8],
-    ends: Vector[np.int64],
-    starts: NDArray[np.int64],
+    ends: Ints,
+    starts: OutInts,
     words: NDArray[np.uint64],
     has_digit: NDArray[np.uint8],
-    gram_starts: NDArray[np.int64],
+    gram_starts: OutInts,
     grams: NDArray[np.uint64],
 ) -> int:
     """Break texts into words by the default rules of Unicode (UAX 29); text i ends before ``ends[i]``.
@@ -110,11 +120,7 @@ def find_words(
 
 @compiled
 def different_grams(
-    starts: Vector[np.int64],
-    gram_starts: Vector[np.int64],
-    grams: Vector[np.uint64],
-    set_starts: NDArray[np.int64],
-    sets: NDArray[np.uint64],
+    starts: Ints, gram_starts: Ints, grams: Vector[np.uint64], set_starts: OutInts, sets: NDArray[np.uint64]
 ) -> int:
     """The distinct grams of each text, sorted; returns their number in all texts."""
     n = 0
@@ -139,7 +145,7 @@ def different_grams(
 
 
 @allocating
-def count_words(starts: Vector[np.int64], words: Vector[np.uint64], counts: NDArray[np.float64]) -> None:
+def count_words(starts: Ints, words: Vector[np.uint64], counts: OutDoubles) -> None:
     """How often each word occurs in its text."""
     longest = np.int64(0)
     for text in range(len(starts) - 1):
@@ -168,11 +174,11 @@ def count_words(starts: Vector[np.int64], words: Vector[np.uint64], counts: NDAr
 def look_up(
     hashes: Vector[np.uint64],
     known: Vector[np.uint64],
-    weights: Vector[np.float64],
+    weights: Doubles,
     unknown: float,
-    buckets: Vector[np.int64],
+    buckets: Ints,
     shift: int,
-    out: NDArray[np.float64],
+    out: OutDoubles,
 ) -> None:
     """The weight of each hash; ``buckets`` says where the known hashes with the same first bits are."""
     for i in range(len(hashes)):
@@ -185,9 +191,7 @@ def look_up(
 
 
 @compiled
-def find_norms(
-    starts: Vector[np.int64], weights: Vector[np.float64], counts: Vector[np.float64], norms: NDArray[np.float64]
-) -> None:
+def find_norms(starts: Ints, weights: Doubles, counts: Doubles, norms: OutDoubles) -> None:
     """The root of the sum of count weight^2 for each text."""
     for text in range(len(starts) - 1):
         total = 0.0
@@ -252,14 +256,14 @@ def _mixed(value: int) -> int:
 
 @compiled
 def match_texts(
-    query_of: Vector[np.int64],
-    document_of: Vector[np.int64],
+    query_of: Ints,
+    document_of: Ints,
     queries: Words,
     documents: Words,
     mean_length: float,
     first: int,
     last: int,
-    out: OutMatrix[np.float32],
+    out: OutFeatures,
 ) -> None:
     """The numbers of ``PARTS`` for the pairs first to last - 1."""
     for pair in range(first, last):

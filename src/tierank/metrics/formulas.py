@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tierank.arrays import Floats
 from tierank.errors import DataError, ParameterError
-from tierank.kernels.ranking import bound_ratio, cascade, exp2_gains, precision_sum, preference_sum
+from tierank.kernels.ranking import cascade, exp2_gains, precision_sum, preference_sum
 
 if TYPE_CHECKING:
     from tierank.metrics.judge import Judge, RankedLists
@@ -207,43 +207,6 @@ def judged_share(judge: Judge, k: int | None) -> Measure:
     return measure
 
 
-def ndcg_lower(judge: Judge, k: int | None) -> Measure:
-    """The lowest NDCG@k that any ratings of the unjudged documents give: each 0 or a rating that is in the data.
-
-    The ideal changes with these ratings too.
-    """
-    return _ndcg_bound(judge, k, upper=False)
-
-
-def ndcg_upper(judge: Judge, k: int | None) -> Measure:
-    """The highest NDCG@k that any ratings of the unjudged documents give: each 0 or a rating that is in the data.
-
-    The ideal changes with these ratings too.
-    """
-    return _ndcg_bound(judge, k, upper=True)
-
-
-def _ndcg_bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
-    if judge.n_unjudged:
-        what = "which ranks tied documents by their gains" if judge.rule.ties == "worst" else None
-        if what is None and judge.levels[judge.judged == 0].max() > 0:
-            what = "in which documents of rating 0 have a gain"
-        if what is not None:
-            expected = f"metrics other than bounds of NDCG with this rule, {what}"
-            raise ParameterError(argument="metrics", expected=expected, got=f"rule {judge.rule.name!r}")
-    depth = judge.depth(k)
-    top, units = judge.top_gain
-    n_unjudged = judge.lengths - judge.count(judge.judged)
-    facts = judge.ideal.relative_gains, judge.ideal.starts, n_unjudged, units, top, judge.discounts, depth
-    is_short = judge.lengths < (k or 0) if judge.rule.short_ndcg == "zero" else np.zeros(len(judge.lengths), bool)
-
-    def measure(lists: RankedLists) -> Floats:
-        ratios = bound_ratio(upper, lists.relative_gains, lists.judged, lists.starts, lists.tie_ends, *facts)
-        return np.where(is_short, 0.0, ratios)
-
-    return measure
-
-
 METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
     "ndcg": ndcg,
     "err": err,
@@ -260,17 +223,13 @@ METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
     "bpref": bpref,
     "judged": judged_share,
     "rbp_residual": rbp_residual,
-    "ndcg_lower": ndcg_lower,
-    "ndcg_upper": ndcg_upper,
 }
 
 # Metrics that grow with the gain, or with 2^r, of a document.
-OF_GAINS = ("ndcg", "err", "dcg", "ndcg_lower", "ndcg_upper")
+OF_GAINS = ("ndcg", "err", "dcg")
 # Metrics that have no cutoff.
 WITHOUT_CUTOFF = ("bpref", "rprec", "auc")
 # Metrics of the effect of unjudged documents: they read whole lists even if the others read condensed lists.
-OF_WHOLE_LISTS = ("judged", "rbp_residual", "ndcg_lower", "ndcg_upper")
+OF_WHOLE_LISTS = ("judged", "rbp_residual")
 # Metrics that have a value for queries with no rating above 0, unless the rule leaves such queries out.
 OF_ALL_QUERIES = ("judged", "rbp_residual")
-# Metrics that have the value of another one for such queries.
-FILLED_AS = {"ndcg_lower": "ndcg", "ndcg_upper": "ndcg"}

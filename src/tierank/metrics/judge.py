@@ -18,7 +18,7 @@ from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.data.relevance import discounts_to, gain_levels
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import Ranking, discounted_sum, exp2_gains, highest, rank
-from tierank.metrics.formulas import FILLED_AS, METRICS, OF_ALL_QUERIES, OF_WHOLE_LISTS
+from tierank.metrics.formulas import METRICS, OF_ALL_QUERIES, OF_WHOLE_LISTS
 from tierank.metrics.rules import RULES, Metric, Rule, Ties, as_metrics, as_rule, metric_name, parse_metric
 
 # float64 holds all integers up to here.
@@ -295,14 +295,6 @@ class Judge:
         """1 for each document with a rating, 0 for the others."""
         return self._arrange(self.data.is_judged.astype(np.float64))
 
-    @cached_property
-    def top_gain(self) -> tuple[float, Floats]:
-        """The highest gain of the data in its own unit, and in that the unit of each query's ``relative_gains``."""
-        top = float(self.tops.max())
-        if self.rule.gain == "exp2":
-            return -float(np.expm1(-np.log(2.0) * top)), np.exp2(self.tops - top)
-        return float(top > 0), np.where(self.tops > 0, self.tops, 1.0) / (top or 1.0)
-
     def count(self, marks: NDArray[Any]) -> NDArray[np.int64]:
         """Number of documents of each query that are marked with 1."""
         return np.diff(np.concatenate([[0], marks.cumsum()])[self.offsets]).astype(np.int64)
@@ -329,7 +321,7 @@ class Judge:
         if self.rule.empty is None:
             values[self.empty] = np.nan
         elif name not in OF_ALL_QUERIES:
-            values[self.empty] = self.rule.empty.get(FILLED_AS.get(name, name), 0.0)
+            values[self.empty] = self.rule.empty.get(name, 0.0)
         return values
 
 

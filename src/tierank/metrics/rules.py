@@ -71,7 +71,7 @@ class Rule:
         ndcg@k of a list with fewer than k documents: its value, or 0.
     unjudged : {"zero", "condense"}, default "zero"
         Documents without a rating (NaN). ``"zero"``: they count as not relevant, as in trec_eval; ``"condense"``: they
-        are taken out of the lists first. ``judged``, ``rbp_residual`` and the bounds of NDCG always read the whole
+        are taken out of the lists first. ``judged`` and ``rbp_residual`` always read the whole
         list.
     persistence : float, default 0.8
         The persistence of rbp: the chance that a reader continues from one document to the next.
