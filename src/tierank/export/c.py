@@ -31,23 +31,8 @@ from numpy.typing import NDArray
 
 from tierank.arrays import Floats
 from tierank.errors import ParameterError
-from tierank.export.model import (
-    NONE,
-    ZERO,
-    Executor,
-    Layer,
-    Model,
-    Network,
-    QueryCopies,
-    Scorer,
-    Sum,
-    Target,
-    Trees,
-    check_parts,
-    own_transforms,
-    scaling_of,
-    text_of,
-)
+from tierank.export.model import NONE, ZERO, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees, scaling_of
+from tierank.export.targets import Executor, Target, check_parts, own_transforms, text_of
 from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 
 # Compiler options; none may change results.

@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from tierank.arrays import Floats
 from tierank.errors import DataError
 from tierank.export import search_engine as engine
-from tierank.export.model import (
+from tierank.export.model import Model, Network, Trees, walk
+from tierank.export.targets import (
     Executor,
-    Model,
-    Network,
     Target,
-    Trees,
+    categories,
     check_parts,
-    large_scores,
+    large_numbers,
+    lists,
+    missing_values,
     refuse,
     text_of,
-    walk,
 )
 
 _TYPE = "model/xgboost+json"
@@ -42,7 +42,7 @@ _MOST_TREES = 10_000
 
 def _check(name: str, model: Model) -> None:
     trees = _only_trees(name, model)
-    check_parts(name, model, engine.categories, engine.missing_values, large_scores)
+    check_parts(name, model, categories, missing_values, large_numbers)
     if len(trees.roots) > _MOST_TREES:
         raise refuse(
             name,
@@ -64,7 +64,7 @@ def _only_trees(name: str, model: Model) -> Trees:
     elif networks:
         why = "it can hold only trees, and this model has networks"
     else:
-        check_parts(name, model, engine.lists(""))
+        check_parts(name, model, lists(""))
         fix = "train without base"
     raise refuse(name, why, fix)
 

@@ -8,17 +8,13 @@
                  StandardisedMean      mean of parts that are standardised within the query
 
 A ranker returns it by ``portable``; nothing here depends on rankers.
-
-Target: whether it can represent a model, how the model is written, and how the export scores.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib import resources
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,12 +22,10 @@ from numpy.typing import NDArray
 
 from tierank.arrays import Floats
 from tierank.data.columns import ColumnTypes
-from tierank.errors import ParameterError
-from tierank.transforms import TRANSFORMS, Piecewise, SideBySide, Transform
+from tierank.transforms import SideBySide, Transform
 
 # What counts as missing in a split: nothing (NaN counts as 0), 0 and NaN, or NaN.
 NONE, ZERO, NAN = 0, 1, 2
-_MISSING = {"None": NONE, "Zero": ZERO, "NaN": NAN}
 # As in LightGBM: numbers this close to 0 count as 0.
 NEAR_ZERO = np.float32(1e-35)
 
@@ -59,8 +53,18 @@ def as_float32(values: Floats) -> NDArray[np.float32]:
 def lightgbm_thresholds(values: Floats) -> NDArray[np.float32]:
     """Thresholds for a plain x <= t that send every float32 number where LightGBM sends it.
 
-    For LightGBM all numbers from -1e-35 to 1e-35 are 0: they all go left if 0 <= t, otherwise right. So a
-    threshold among them becomes 1e-35, or the float32 number below -1e-35. Any other is rounded down to float32.
+    What ``Booster.predict`` does with a value x in a split at t, determined by experiments with trees of one split
+    (``tests/test_export.py`` repeats them with the installed version):
+
+    1. A float32 x becomes a double, which changes nothing.
+    2. A number with |x| <= ``NEAR_ZERO`` is 0, so -0.0, denormals and the numbers 1e-35 and -1e-35 of float32 are.
+    3. NaN goes the default way where the split takes NaN for missing. In all other splits NaN is 0.
+    4. 0 goes the default way where the split takes 0 for missing.
+    5. Any other x goes left if x <= t, in double precision.
+    6. A split by category looks its value up in a set.
+
+    By 2, all numbers from -1e-35 to 1e-35 go left if 0 <= t, otherwise right. So a threshold among them, where LightGBM
+    often splits, becomes 1e-35, or the float32 number below -1e-35. By 5, any other is rounded down to float32.
 
     >>> lightgbm_thresholds(np.array([-1.0000000180025095e-35, 0.0, 0.5])).tolist()
     [-1.0000000897489909e-35, 1.0000000180025095e-35, 0.5]
@@ -129,25 +133,6 @@ class Trees:
     def constant(cls, value: float) -> Trees:
         """The same score for every document: one leaf."""
         return build_trees([value], lambda node: node)
-
-    @classmethod
-    def from_lightgbm(cls, dump: Mapping[str, Any]) -> Trees:
-        """The trees of ``lightgbm.Booster.dump_model()``, which send every float32 number where LightGBM sends it.
-
-        What ``Booster.predict`` does with a value x in a split at t, determined by experiments with trees of one split
-        (``tests/test_export.py`` repeats them with the installed version):
-
-        1. A float32 x becomes a double, which changes nothing.
-        2. A number with |x| <= ``NEAR_ZERO`` is 0, so -0.0, denormals and the numbers 1e-35 and -1e-35 of float32 are.
-        3. NaN goes the default way where the split takes NaN for missing. In all other splits NaN is 0.
-        4. 0 goes the default way where the split takes 0 for missing.
-        5. Any other x goes left if x <= t, in double precision.
-        6. A split by category looks its value up in a set; such trees are refused here, and read from LightGBM's text.
-
-        LightGBM often splits at -1e-35 and 1e-35, on either side of its 0. See ``lightgbm_thresholds`` for 2 and 5.
-        """
-        roots = [tree["tree_structure"] for tree in dump["tree_info"]]
-        return build_trees(roots, _lightgbm_node, lightgbm_thresholds)
 
     @property
     def nan_left(self) -> NDArray[np.bool_]:
@@ -251,24 +236,6 @@ def build_trees(
         np.array(default_left, np.bool_),
         np.array(values, np.float64),
     )
-
-
-def _lightgbm_node(node: Mapping[str, Any]) -> Any:
-    if "leaf_value" in node:
-        if "leaf_coeff" in node:
-            expected = "trees with constant leaves to export"
-            raise ParameterError(argument="linear_tree", expected=expected, fix="train without it")
-        return float(node["leaf_value"])
-    if node["decision_type"] != "<=":
-        raise ParameterError(
-            argument="categorical_feature",
-            expected="splits by threshold to export",
-            got="a split by category",
-            fix="give categories as numbers, or as one feature of 0 and 1 each",
-        )
-    children = node["left_child"], node["right_child"]
-    missing = _MISSING[node["missing_type"]]
-    return node["split_feature"], float(node["threshold"]), *children, missing, node["default_left"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,83 +410,3 @@ def walk(scorer: Scorer) -> Iterator[Scorer]:
 def trees_in(part: Scorer) -> tuple[Trees, ...]:
     """The trees of one part, if it has any."""
     return (part.trees,) if isinstance(part, QueryCopies) else (part,) if isinstance(part, Trees) else ()
-
-
-# Numbers that float32 represents with full precision, without underflow or overflow in intermediate results.
-LEAST, MOST = 2.0**-100, 2.0**100
-
-# Maps features of grouped documents and query offsets to one score per document.
-Executor = Callable[[NDArray[np.float32], NDArray[np.int64]], Floats]
-# What some targets cannot represent: why not, if a part of a model has it, and what to do instead.
-Limit = Callable[[Scorer], tuple[str, str] | None]
-
-
-def _no_constant(model: Model) -> float:
-    return 0.0
-
-
-@dataclass(frozen=True)
-class Target:
-    """A format that models are exported to."""
-
-    name: str
-    # Raises an error that says why and what to change if the target cannot represent the model exactly.
-    check: Callable[[Model], None]
-    # Writes the model to a new path: a file, or a folder.
-    write: Callable[[Model, Path], None]
-    # Returns a function that scores as the target does, from the written files.
-    open: Callable[[Path], Executor]
-    # The constant that the target adds to the scores of tierank.
-    constant: Callable[[Model], float] = _no_constant
-    # Whether the target clips values to the limits of a transform.
-    keeps_limits: bool = True
-    # The names of the features in the written files, which have to be those of the model; None if only places count.
-    names: Callable[[Path], Sequence[str]] | None = None
-
-
-def refuse(target: str, why: str, instead: str) -> ParameterError:
-    """The error for a model that a target cannot represent."""
-    return ParameterError(why, where=target, fix=instead)
-
-
-def check_parts(target: str, model: Model, *limits: Limit) -> None:
-    """Raise ``ParameterError`` if a part of the model is beyond a limit of the target; the first one counts."""
-    for limit in limits:
-        for part in walk(model.scorer):
-            reason = limit(part)
-            if reason is not None:
-                raise refuse(target, *reason)
-
-
-def own_transforms(part: Scorer) -> tuple[str, str] | None:
-    """Transforms that are not tierank's, which no target can write."""
-    for transform, _ in part.blocks if isinstance(part, Network) else ():
-        if type(transform) not in (*TRANSFORMS.values(), Piecewise):
-            why = f"it supports the transforms of TRANSFORMS, and this model uses {type(transform).__name__}"
-            return why, "train with `feature_transform='log1p'`, for example"
-    return None
-
-
-def large_scores(part: Scorer) -> tuple[str, str] | None:
-    """Trees whose scores are too small or too large for the precision of float32."""
-    for trees in trees_in(part):
-        largest = trees.largest_sum()
-        if largest and not LEAST <= largest <= MOST:
-            why = f"it holds scores in single precision, and those of these trees go up to {largest:.0e}"
-            return why, f"train with a {'higher' if largest < 1 else 'lower'} learning_rate"
-    return None
-
-
-def large_weights(part: Scorer) -> tuple[str, str] | None:
-    """Weights of a linear model that are too small or too large for scores in float32."""
-    if isinstance(part, Network) and part.layers[-1].is_double:
-        largest = float(np.abs(part.layers[-1].weights).max())
-        if largest and not LEAST <= largest <= MOST:
-            why = f"it holds scores in single precision, and the weights of this model go up to {largest:.0e}"
-            return why, "train with `feature_transform='standard'`, gain='linear' and a ridge between 1e-4 and 10"
-    return None
-
-
-def text_of(file: str) -> str:
-    """A text that comes with tierank: what a target writes, without the model."""
-    return resources.files("tierank.export").joinpath(file).read_text(encoding="utf-8")

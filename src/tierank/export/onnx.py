@@ -25,21 +25,16 @@ from tierank.data.columns import kinds_to_json
 from tierank.export.model import (
     NEAR_ZERO,
     ZERO,
-    Executor,
     Model,
     Network,
     QueryCopies,
     Scorer,
     StandardisedMean,
     Sum,
-    Target,
     Trees,
-    check_parts,
-    large_scores,
-    large_weights,
-    own_transforms,
     scaling_of,
 )
+from tierank.export.targets import Executor, Target, check_parts, large_numbers, own_transforms
 from tierank.extras import needing
 from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 
@@ -48,11 +43,6 @@ _OPSET, _ML_OPSET, _IR = 18, 3, 8
 _FLOAT, _INT64, _DOUBLE = 1, 7, 11
 # The axis over which values of a query are compared and added up.
 _DOCUMENTS = np.array([0])
-
-
-def _check(model: Model) -> None:
-    """All models in the neutral form are supported; the scores must fit float32."""
-    check_parts("onnx", model, own_transforms, large_scores, large_weights)
 
 
 def _write(model: Model, path: Path) -> None:
@@ -432,6 +422,11 @@ def _open(path: Path) -> Executor:
 def names_of(path: Path) -> list[str]:
     """The names of the features, as the file describes itself."""
     return str(open_session(path).get_modelmeta().custom_metadata_map["features"]).split("\n")
+
+
+def _check(model: Model) -> None:
+    """All models in the neutral form are supported; the scores must fit float32."""
+    check_parts("onnx", model, own_transforms, large_numbers)
 
 
 ONNX = Target("onnx", _check, _write, _open, names=names_of)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.arrays import Floats
-from tierank.data.dataset import RankingDataset
+from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.export.model import (
     NEAR_ZERO,
@@ -22,11 +22,11 @@ from tierank.export.model import (
     QueryCopies,
     Scorer,
     StandardisedMean,
-    Target,
     Trees,
     trees_in,
     walk,
 )
+from tierank.export.targets import Target, as_target
 from tierank.files import as_path
 from tierank.transforms import Unchanged
 
@@ -104,8 +104,47 @@ class Proof:
         return f"{self.target}: {word}: {rows}, largest relative difference {self.largest:.1e}, {order}"
 
 
-def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Target, data: RankingDataset) -> Proof:
-    """Score data and generated rows by the ranker and by the written export."""
+def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, data: RankingDataset) -> Proof:
+    """Check that an export gives the same scores as the ranker, on your data and on generated edge cases.
+
+    Generated rows reach each split of the trees, with values at its threshold and one float32 step next to it; others
+    have extreme values and missing values, for networks only if the model saw any in training. Scores come from
+    onnxruntime, from the compiled C source, or from the documented rules of the engine.
+
+    Parameters
+    ----------
+    ranker : Ranker
+        The fitted ranker.
+    path : path
+        The export that ``ranker.export`` wrote.
+    to : str or Target
+        The target it was written for.
+    data : RankingDataset
+        Data to score.
+
+    Returns
+    -------
+    Proof
+        ``holds``, the largest difference, and the number of documents that changed places.
+
+    Raises
+    ------
+    DataError
+        If there is no export, if it is damaged, or if its features are not those of the ranker.
+
+    Examples
+    --------
+    >>> import tempfile, tierank
+    >>> data = tierank.make_ranking(40, n_features=5, mean_length=20, max_length=40)
+    >>> ranker = tierank.UMart(n_trees=10).fit(data)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ranker.export(f"{folder}/solr", to="solr")
+    ...     proof = verify(ranker, f"{folder}/solr", "solr", data)
+    >>> proof.holds, proof.n_swapped
+    (True, 0)
+    """
+    check_dataset("data", data)
+    target = as_target(to)
     if isinstance(ranker, type) or not hasattr(ranker, "portable"):
         raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
     model, place = ranker.portable(), as_path(path)

@@ -1,4 +1,4 @@
-"""What search engines share: limits, folders of JSON files, trees as nested nodes in them, and how those are added up.
+"""What search engines share: folders of JSON files, trees as nested nodes in them, and how those are added up.
 
 An engine has its own names for the parts of a node, and its own rule of a split; the walk is the same.
 """
@@ -15,68 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import DataError
-from tierank.export.model import (
-    Limit,
-    Network,
-    QueryCopies,
-    Scorer,
-    StandardisedMean,
-    Trees,
-    as_float32,
-    build_trees,
-    trees_in,
-)
+from tierank.export.model import Trees, as_float32, build_trees
 
 # The name under which engines keep the model.
 NAME = "tierank"
 # Up to this many trees, the rounding error of float32 sums, about 2^-24 of the sum times the square root of the number
 # of trees, is far below any difference that matters.
 _FEW_TREES = 500
-
-
-def lists(transforms: str) -> Limit:
-    """Scores that depend on the other documents of the query; ``transforms`` are suggested instead."""
-
-    def limit(part: Scorer) -> tuple[str, str] | None:
-        if isinstance(part, StandardisedMean):
-            what = "the members of this model are standardised over the list of the query"
-            fix = "train with `n_seeds=1`, or one ranker in place of a blend"
-        elif isinstance(part, QueryCopies):
-            what = "these trees use features relative to the list of the query"
-            fix = "train with `query_features=False`"
-        elif isinstance(part, Network) and part.per_query:
-            what = "this transform scales by the list of the query"
-            fix = f"train with `feature_transform={transforms}`"
-        else:
-            return None
-        return f"it scores one document at a time, and {what}", fix
-
-    return limit
-
-
-def categories(part: Scorer) -> tuple[str, str] | None:
-    """Splits by category, and embeddings of categories."""
-    if isinstance(part, Network) and part.embeddings:
-        return (
-            "it compares numbers, and this network has embeddings of categories",
-            "export to c or onnx, or train with `category_encoding='indicators'`",
-        )
-    if any(trees.is_category.any() for trees in trees_in(part)):
-        return (
-            "it compares numbers, and these trees have splits by category",
-            "export to c or onnx, or train on `means` of their ratings",
-        )
-    return None
-
-
-def missing_values(part: Scorer) -> tuple[str, str] | None:
-    """Splits that send a missing value another way than 0, or 0 another way than by comparison."""
-    for trees in trees_in(part):
-        by_number = trees.threshold >= 0
-        if (trees.nan_left != by_number).any() or (trees.zero_left != by_number).any():
-            why = "it treats a missing value as 0, and the trees distinguish the two"
-            return why, "train with `use_missing=False`, which treats a missing value as 0 too"
-    return None
 
 
 def write_files(folder: Path, files: Mapping[str, Any]) -> None:

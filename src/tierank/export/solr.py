@@ -20,20 +20,17 @@ from scipy.linalg import block_diag
 from tierank.arrays import Floats
 from tierank.errors import DataError
 from tierank.export import search_engine as engine
-from tierank.export.model import (
+from tierank.export.model import Layer, Model, Network, Sum, Trees, as_float32
+from tierank.export.targets import (
     LEAST,
     MOST,
     Executor,
-    Layer,
-    Model,
-    Network,
-    Sum,
     Target,
-    Trees,
-    as_float32,
+    categories,
     check_parts,
-    large_scores,
-    large_weights,
+    large_numbers,
+    lists,
+    missing_values,
     own_transforms,
     refuse,
     text_of,
@@ -43,7 +40,14 @@ from tierank.transforms import Log1p, Quantile, SideBySide, Standard, Transform
 _SLACK = np.float32(1e-6)
 # The powers of two that features may be multiplied by: one over each is a float32 number.
 _POWERS = range(150)
-_ACTIVATIONS = {"identity": "identity", "leaky_relu": "leakyrelu", "relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh"}
+# Solr's name of each activation, and what it computes.
+_ACTIVATIONS: dict[str, tuple[str, Callable[[NDArray[np.float32]], Any]]] = {
+    "identity": ("identity", lambda x: x),
+    "leaky_relu": ("leakyrelu", lambda x: np.where(x < 0, np.float32(0.01) * x, x)),
+    "relu": ("relu", lambda x: np.where(x < 0, np.float32(0), x)),
+    "sigmoid": ("sigmoid", lambda x: 1 / (1 + np.exp(-x.astype(np.float64)))),
+    "tanh": ("tanh", lambda x: np.tanh(x.astype(np.float64))),
+}
 _TRANSFORMS = "'standard' or 'none'"
 # Documents scored at a time here, so that they fit the cache.
 _BLOCK = 256
@@ -53,12 +57,12 @@ _FIELD = f"{_PACKAGE}.feature.FieldValueFeature"
 
 
 def _check(model: Model) -> None:
-    check_parts("solr", model, engine.lists(_TRANSFORMS), own_transforms, engine.categories)
+    check_parts("solr", model, lists(_TRANSFORMS), own_transforms, categories)
     if isinstance(model.scorer, Trees):
-        check_parts("solr", model, engine.missing_values, large_scores)
+        check_parts("solr", model, missing_values, large_numbers)
         _scale(model.scorer)
     else:
-        check_parts("solr", model, large_weights)
+        check_parts("solr", model, large_numbers)
         _check_transform(_one_network(model).transform, model.has_missing)
 
 
@@ -246,7 +250,7 @@ def _network_body(model: Model) -> tuple[dict[str, Any], dict[str, str]]:
         {
             "matrix": layer.weights.astype(np.float64).tolist(),
             "bias": layer.bias.astype(np.float64).tolist(),
-            "activation": _ACTIVATIONS[layer.activation],
+            "activation": _ACTIVATIONS[layer.activation][0],
         }
         for layer in layers
     ]
@@ -331,40 +335,27 @@ def _tree_scores(body: dict[str, Any]) -> Callable[[NDArray[np.float32]], NDArra
 
 
 def _network_scores(body: dict[str, Any]) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    layers = [
-        (np.array(layer["matrix"], np.float32), np.array(layer["bias"], np.float32), layer["activation"])
-        for layer in body["params"]["layers"]
+    activations, layers = dict(_ACTIVATIONS.values()), body["params"]["layers"]
+    for layer in layers:
+        if layer["activation"] not in activations:
+            expected = "one of identity, relu, leakyrelu, tanh, sigmoid"
+            raise DataError(argument="activation", expected=expected, got=repr(layer["activation"]))
+    read = [
+        (*(np.array(layer[key], np.float32) for key in ("matrix", "bias")), layer["activation"]) for layer in layers
     ]
 
     def score(values: NDArray[np.float32]) -> NDArray[np.float32]:
-        for matrix, bias, activation in layers:
+        for matrix, bias, activation in read:
             outputs = np.repeat(bias[None], len(values), axis=0)
             for column in range(matrix.shape[1]):  # products are added one by one, each rounded, as in Solr
                 outputs += values[:, column, None] * matrix[None, :, column]
-            values = _activate(activation, outputs)
+            with np.errstate(over="ignore"):
+                values = activations[activation](outputs).astype(np.float32)
         return values[:, 0]
 
     return lambda values: np.concatenate(
         [score(block) for block in np.split(values, range(_BLOCK, len(values), _BLOCK))]
     )
-
-
-def _activate(activation: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    wide = values.astype(np.float64)
-    with np.errstate(over="ignore"):
-        match activation:
-            case "identity":
-                return values
-            case "relu":
-                return np.where(values < 0, np.float32(0), values)
-            case "leakyrelu":
-                return np.where(values < 0, np.float32(0.01) * values, values)
-            case "tanh":
-                return np.tanh(wide).astype(np.float32)
-            case "sigmoid":
-                return (1 / (1 + np.exp(-wide))).astype(np.float32)
-    known = "one of identity, relu, leakyrelu, tanh, sigmoid"
-    raise DataError(argument="activation", expected=known, got=repr(activation))
 
 
 SOLR = Target("solr", _check, _write, _open, names=_names, keeps_limits=False)

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 
 from tierank.export import search_engine as engine
-from tierank.export.model import (
+from tierank.export.model import Model, Scorer, Trees
+from tierank.export.onnx import ONNX, names_of
+from tierank.export.targets import (
     Executor,
-    Model,
-    Scorer,
+    Reason,
     Target,
-    Trees,
+    categories,
     check_parts,
-    large_scores,
-    large_weights,
+    large_numbers,
+    lists,
     own_transforms,
     text_of,
 )
-from tierank.export.onnx import ONNX, names_of
 
 _TREES, _NETWORK = Path("models", f"{engine.NAME}.json"), Path("models", f"{engine.NAME}.onnx")
 # One of those whose trees are only added up.
@@ -35,15 +35,12 @@ _OBJECTIVE = "lambdarank"
 
 
 def _check(model: Model) -> None:
-    limits = (
-        (engine.categories, large_scores, _zero_as_missing)
-        if isinstance(model.scorer, Trees)
-        else (own_transforms, large_weights, large_scores)
-    )
-    check_parts("vespa", model, engine.lists("'standard', 'log1p', 'quantile' or 'none'"), *limits)
+    of_scorer = (categories, large_numbers, _zero_as_missing)
+    limits = of_scorer if isinstance(model.scorer, Trees) else (own_transforms, large_numbers)
+    check_parts("vespa", model, lists("'standard', 'log1p', 'quantile' or 'none'"), *limits)
 
 
-def _zero_as_missing(part: Scorer) -> tuple[str, str] | None:
+def _zero_as_missing(part: Scorer) -> Reason:
     if isinstance(part, Trees) and (part.zero_left != (part.threshold >= 0)).any():
         return "it compares 0 as a number, and these trees treat it as missing", "train with `zero_as_missing=False`"
     return None
