@@ -407,7 +407,7 @@ def test_convert_fills_the_folder_with_no_other_copy(tmp_path):
 
 
 def test_files_are_written_some_rows_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("tierank.io.parquet._WRITTEN", 200)  # ten rows of five features
+    monkeypatch.setattr("tierank.io.layout._WRITTEN", 200)  # ten rows of five features
     data = read(table_of())
     write(data, tmp_path / "data.parquet")
     assert pq.ParquetFile(tmp_path / "data.parquet").num_row_groups == 22

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tierank
 from tierank import DataError, ParameterError, cli
-from tierank.io.trec import is_qrels
+from tierank.io.scores import is_qrels
 
 QRELS = {"q1": {"a": 2, "b": 0, "c": 1}, "q2": {"a": 1, "d": 0}}
 RUN = {"q1": {"b": 3.0, "a": 2.0, "x": 1.0}, "q2": {"d": 5.0, "a": 4.5}}

@@ -15,7 +15,7 @@ from tierank.errors import DataError, ParameterError
 if TYPE_CHECKING:
     from tierank.data.dataset import RankingDataset
     from tierank.data.encoder import ColumnEncoder
-    from tierank.io.trec import Values
+    from tierank.io.scores import Values
     from tierank.rankers.base import Ranker
 
 
@@ -127,7 +127,7 @@ def _features_of(models: Sequence[Ranker]) -> list[str] | None:
 def read_to_judge(options: argparse.Namespace, systems: Sequence[Ranker | str]) -> RankingDataset | Values:
     """Rated data, or qrels. Of a table, only the columns that the models use are read; scores need none."""
     from tierank.data.encoder import ColumnEncoder
-    from tierank.io.trec import is_qrels, read_trec
+    from tierank.io.scores import is_qrels, read_trec
 
     models = [system for system in systems if not isinstance(system, str)]
     file = options.pipes.as_file(options.data)

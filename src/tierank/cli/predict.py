@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 )
 def predict(options: argparse.Namespace) -> None:
     """Print or write scores, or the best documents."""
-    from tierank.io.parquet import PARQUET_ENDINGS
+    from tierank.io.layout import PARQUET_ENDINGS
     from tierank.io.paths import check_text_ending, ending_of
     from tierank.io.scores import NOT_TEXT, rank_lines, score_lines, text_file, write_columns
     from tierank.settings import as_whole

@@ -17,8 +17,7 @@ from tierank.arrays import Floats
 from tierank.data.checks import as_array, as_clicks, as_numbers, as_places, is_missing, short_repr
 from tierank.errors import DataError, DataTypeError, ParameterError
 from tierank.files import as_path, for_json, replacing
-from tierank.io.layout import first_line, needs_arrow
-from tierank.io.parquet import PARQUET_ENDINGS
+from tierank.io.layout import PARQUET_ENDINGS, first_line, needs_arrow
 from tierank.settings import as_whole
 
 Ints = NDArray[np.int64]

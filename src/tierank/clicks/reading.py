@@ -19,8 +19,15 @@ from tierank.data.tables import as_column, as_name, as_name_list, check_columns,
 from tierank.errors import DataError
 from tierank.files import as_path
 from tierank.io.csv_files import csv_form, plain_ids
-from tierank.io.layout import DOCUMENT_NAMES, QUERY_NAMES, first_line, needs_arrow
-from tierank.io.parquet import PARQUET_ENDINGS, ParquetPart, files_of
+from tierank.io.layout import (
+    DOCUMENT_NAMES,
+    PARQUET_ENDINGS,
+    QUERY_NAMES,
+    ParquetSource,
+    files_of,
+    first_line,
+    needs_arrow,
+)
 from tierank.io.paths import kind_of, naming_content, piped
 from tierank.settings import as_choice, as_flag
 
@@ -154,13 +161,13 @@ def _open(source: Any) -> tuple[str, list[str], Callable[[list[str]], Iterable[A
             return str(source), column_names(head), lambda names: _read_csv(source, names), True
         except DataError as error:  # names that are not UTF-8
             raise error.at(source) from None
-    parts = [ParquetPart(file) for file in files_of(source)]
+    parts = [ParquetSource(file) for file in files_of(source)]
     if not parts:
         raise DataError(where=source, expected="a folder of Parquet files", got="none in it")
     return str(source), parts[0].names, lambda names: _read_parquet(parts, names), False
 
 
-def _read_parquet(parts: list[ParquetPart], names: list[str]) -> Iterator[Any]:
+def _read_parquet(parts: list[ParquetSource], names: list[str]) -> Iterator[Any]:
     for part in parts:
         missing = next((name for name in names if name not in part.names), None)
         if missing is not None:

@@ -18,13 +18,20 @@ from tierank.data.leaks import find_outcomes, warn_of_columns
 from tierank.data.tables import as_name, as_name_list, check_known, column_names, is_table
 from tierank.errors import DataError, ParameterError, located
 from tierank.files import as_path
-from tierank.io.attributes import read_attributes, read_columns
 from tierank.io.cache import SUFFIX, held_beside, held_in, read_folder, write_folder
-from tierank.io.csv_files import read_csv, write_csv
-from tierank.io.layout import TablePart, left_over, read_parts
+from tierank.io.csv_files import read_attributes, read_columns, read_csv, write_csv
+from tierank.io.layout import (
+    PARQUET_ENDINGS,
+    TableSource,
+    files_of,
+    left_over,
+    read_parquet,
+    read_parts,
+    to_arrow,
+    write_parquet,
+)
 from tierank.io.letor import read_letor, write_letor
-from tierank.io.parquet import PARQUET_ENDINGS, files_of, read_parquet, to_arrow, write_parquet
-from tierank.io.paths import check_text_ending, ending_of, kind_of, naming_content, near_path, piped, unreadable
+from tierank.io.paths import check_text_ending, ending_of, kind_of, near_path, piped, unreadable
 from tierank.io.scores import read_scores, write_qrels, write_run, write_scores
 from tierank.settings import as_choice, as_flag, as_whole
 
@@ -168,7 +175,7 @@ def read(
         _refuse(None, of_text, *_NO_NUMBERS)
         with located("table"):
             names = column_names(source)
-        data = read_parts([TablePart("table", source, names)], "table", in_memory, declared=declared, **named)
+        data = read_parts([TableSource("table", source, names)], "table", in_memory, declared=declared, **named)
     elif kind_of(path := _as_path(source)) == "pipe":
         with piped(path) as file:
             data = _read_file(file, format, named, of_text, declared, False if cache is True else cache, n_jobs)
@@ -204,24 +211,26 @@ def _read_file(
     else:
         _refuse(path, columned, _A_TABLE, "text, which has no columns")
         settings, more, width = {"zero_based": zero_based}, {"n_jobs": n_jobs}, n_features
-    build = partial(_build, path, name, settings | more)
+    reader = FORMATS[name].read
+    if reader is None:
+        raise DataError(where=path, expected="data with features", got=f"{name}, which holds ratings only")
+    build = partial(_build, partial(reader, path, **settings, **more))
     if named["features"] == []:  # an empty array cannot be mapped
-        return build(in_memory)
+        return build(in_memory, None)
     identity = {"format": name, **settings} | ({"columns": declared.to_json()} if declared != Columns() else {})
     if cache is True:
         # The width of the file, not ``n_features``, so that calls with different widths share one cache.
-        data = held_beside(path, identity, lambda allocate: build(_of_width(allocate, width, is_fixed=False)))
+        data = held_beside(path, identity, lambda allocate: build(allocate, width, is_fixed=False))
         if data is not None:
             with located(path):
                 return data if width is None else data.widen(width)
     elif cache is not False:
-        folder = as_path(cache, "cache", f"True, False or a folder that ends in {SUFFIX}")
+        expected = f"True, False or a folder that ends in {SUFFIX}"
+        folder = as_path(cache, "cache", expected)
         if folder.suffix != SUFFIX:  # what is there will be replaced
-            expected = f"True, False or a folder that ends in {SUFFIX}"
             raise ParameterError(argument="cache", expected=expected, got=repr(str(folder)))
-        wide = {**identity, "n_features": width}
-        return held_in(folder, path, wide, lambda allocate: build(_of_width(allocate, width)))
-    return build(_of_width(in_memory, width))
+        return held_in(folder, path, {**identity, "n_features": width}, lambda allocate: build(allocate, width))
+    return build(in_memory, width)
 
 
 def _read_binary(path: Path, named: Mapping[str, Any], width: int | None) -> RankingDataset:
@@ -258,26 +267,17 @@ def _as_path(source: Any) -> Path:
     return as_path(source, None, "the path of a file or a table", "RankingDataset takes arrays")
 
 
-def _of_width(allocate: Allocator, width: int | None, *, is_fixed: bool = True) -> Allocator:
-    """An allocator that refuses more than this many features, or allocates exactly as many."""
+def _build(
+    reader: Callable[..., RankingDataset], allocate: Allocator, width: int | None, is_fixed: bool = True
+) -> RankingDataset:
+    """Read a file, with as many features as ``width`` says or, unless it ``is_fixed``, at most so many."""
 
     def allocate_of_width(n: int, needed: int) -> NDArray[np.float32]:
         if width is not None:
             check_width(needed, width)
         return allocate(n, width if width is not None and is_fixed else needed)
 
-    return allocate_of_width
-
-
-def _build(path: Path, name: str, settings: dict[str, Any], allocate: Allocator) -> RankingDataset:
-    """Read a file, with features in the array that ``allocate`` returns."""
-    reader = FORMATS[name].read
-    if reader is None:
-        raise DataError(where=path, expected="data with features", got=f"{name}, which holds ratings only")
-    if name not in ("letor", "csv"):
-        return reader(path, allocate=allocate, **settings)
-    with naming_content(path, is_csv=name == "csv"):
-        return reader(path, allocate=allocate, **settings)
+    return reader(allocate=allocate_of_width)
 
 
 def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | None = None) -> None:
@@ -317,8 +317,7 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
     if format is None:
         expected = "a name that ends in .txt, .csv, .parquet, .tierank or .qrels"
         check_text_ending(target, expected, fix="rename it, or name the format: `format`='letor'")
-    name = _format_of(target, format)
-    FORMATS[name].write(data, target)
+    FORMATS[_format_of(target, format)].write(data, target)
 
 
 def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **options: Any) -> RankingDataset:

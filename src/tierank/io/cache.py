@@ -44,7 +44,7 @@ from tierank.data.dataset import RankingDataset
 from tierank.data.text import StringArray
 from tierank.errors import DataError, located
 from tierank.files import FolderKind, building, read_json
-from tierank.io.parquet import files_of
+from tierank.io.layout import files_of
 from tierank.io.paths import unreadable
 
 FORMAT = 1

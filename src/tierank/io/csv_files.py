@@ -1,27 +1,43 @@
-"""CSV files with a header line, and TSV files. Cells are numbers by the rule of LETOR text, not by Arrow's."""
+"""CSV files with a header line, and TSV files; and single columns of CSV and Parquet files.
+
+Cells are numbers by the rule of LETOR text, not by Arrow's.
+"""
 
 from __future__ import annotations
 
 import csv
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tierank.arrays import Allocator
 from tierank.data.checks import are_numbers, check_texts, number_form
 from tierank.data.columns import Columns
 from tierank.data.dataset import RankingDataset
-from tierank.data.tables import UnusableColumn, unusable_columns
+from tierank.data.tables import UnusableColumn, as_column, check_columns, unusable_columns
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.io.layout import Layout, TablePart, first_line, needs_arrow, read_parts
+from tierank.io.layout import (
+    PARQUET_ENDINGS,
+    QUERY_NAMES,
+    Layout,
+    ParquetSource,
+    TableSource,
+    arrow_tables,
+    files_of,
+    first_line,
+    needs_arrow,
+    read_parts,
+)
 from tierank.io.letor import NUMBER
-from tierank.io.parquet import arrow_tables
-from tierank.io.paths import created, lines_of
+from tierank.io.paths import created, lines_of, naming_content
 
 # Cells that mean a missing value in a column of numbers.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "None")
@@ -39,13 +55,14 @@ _NO_NUMBER_CELL = "^[ \\t]*[+-]?(?i:nan|inf|infinity)[ \\t]*$"
 def read_csv(path: Path, *, allocate: Allocator, declared: Columns, **named: Any) -> RankingDataset:
     """A data set from a CSV file with a header line, or a TSV file."""
     needs_arrow("CSV")
-    file = CsvFile(path)
-    layout = Layout.of(file.names, str(path), declared=declared, **named)
-    table = file.table(layout, declared)
-    place = table.column_names.index(layout.query)
-    table = table.set_column(place, layout.query, plain_ids(table.column(place)))
-    part = TablePart(str(path), table, table.column_names, file.line_of)
-    return read_parts([part], str(path), allocate, layout, declared=declared)
+    with naming_content(path, is_csv=True):
+        file = CsvFile(path)
+        layout = Layout.of(file.names, str(path), declared=declared, **named)
+        table = file.table(layout, declared)
+        place = table.column_names.index(layout.query)
+        table = table.set_column(place, layout.query, plain_ids(table.column(place)))
+        part = TableSource(str(path), table, table.column_names, file.line_of)
+        return read_parts([part], str(path), allocate, layout, declared=declared)
 
 
 class CsvFile:
@@ -107,14 +124,14 @@ class CsvFile:
         """A column of cells as numbers, if all are, or true or false; as texts if most are not and it is a feature."""
         from pyarrow import compute
 
-        row = _first_false(_are_numbers(cells))
+        row = _first_other(cells, _NUMBER_CELL)
         if row is None:
             return _as_doubles(cells)
         line = self.line_of(row)
         got = repr(cells[row].as_py()[:60].decode(errors="backslashreplace")) + (f" in line {line}" if line else "")
         if is_head:
             raise UnusableColumn(got)
-        if _all_match(cells, _TRUTH_CELL):
+        if _first_other(cells, _TRUTH_CELL) is None:
             for word, digit in (("true", "1"), ("false", "0")):
                 cells = compute.replace_substring_regex(cells, f"(?i)^[ \\t]*{word}[ \\t]*$", digit)
             return _as_doubles(cells)
@@ -126,7 +143,7 @@ class CsvFile:
             raise UnusableColumn(f"{got}, which is not UTF-8") from None
         if compute.any(compute.match_substring_regex(cells, _NUMBER_CELL)).as_py():
             raise UnusableColumn(f"numbers and {got}", are_numbers=True)
-        if _all_match(cells, _NO_NUMBER_CELL):
+        if _first_other(cells, _NO_NUMBER_CELL) is None:
             raise UnusableColumn(got)
         if not are_numbers(compute.unique(texts).to_pylist()):
             return texts
@@ -144,7 +161,7 @@ class CsvFile:
         for name in names:
             cells = table.column(name)
             are_codes = compute.any(compute.match_substring_regex(cells, r"^-?0\d")).as_py()
-            if not are_codes and compute.all(_are_numbers(cells.cast(arrow.binary()))).as_py():
+            if not are_codes and _first_other(cells.cast(arrow.binary()), _NUMBER_CELL) is None:
                 whole = plain_ids(cells)
                 numbers = whole if whole.type == arrow.int64() else _as_doubles(cells.cast(arrow.binary()))
                 table = table.set_column(table.column_names.index(name), name, numbers)
@@ -179,26 +196,13 @@ class CsvFile:
         return None
 
 
-def _are_numbers(cells: Any) -> Any:
+def _first_other(cells: Any, pattern: str) -> int | None:
+    """The row of the first cell that neither matches a pattern nor is missing."""
     from pyarrow import compute
 
-    return compute.or_(
-        compute.match_substring_regex(cells, _NUMBER_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
-    )
-
-
-def _all_match(cells: Any, pattern: str) -> bool:
-    """Whether all cells that are not missing match a pattern."""
-    from pyarrow import compute
-
-    are_missing = compute.match_substring_regex(cells, _MISSING_CELL)
-    return _first_false(compute.or_(are_missing, compute.match_substring_regex(cells, pattern))) is None
-
-
-def _first_false(truths: Any) -> int | None:
-    """The index of the first False in a column."""
-    values = truths.to_numpy()
-    return None if values.all() else int(values.argmin())
+    matches = (compute.match_substring_regex(cells, one) for one in (pattern, _MISSING_CELL))
+    are_alike = compute.or_(*matches).to_numpy()
+    return None if are_alike.all() else int(are_alike.argmin())
 
 
 def _as_doubles(cells: Any) -> Any:
@@ -260,3 +264,51 @@ def write_csv(data: RankingDataset, path: Path) -> None:
     ):
         for table in chain([first], tables):
             file.write_table(table)
+
+
+def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: str | None = None) -> dict[str, Any]:
+    """Columns of a CSV or Parquet file, one value per row: numbers or texts, None or NaN if missing."""
+    names, tables = list(dict.fromkeys(names)), []
+    for where, known, read in _files(Path(source), format):
+        check_columns(known, names, where)
+        tables.append(read(names))
+    return {name: np.concatenate([as_column(table, name) for table in tables]) for name in names}
+
+
+def _files(path: Path, format: str | None = None) -> Iterator[tuple[Path, list[str], Callable[[list[str]], Any]]]:
+    """Each file of a table: its path, its columns, and what reads some of them as an Arrow table."""
+    is_csv = bool({".csv", ".tsv"} & set(path.suffixes[-2:]))
+    form = format or ("parquet" if path.is_dir() or path.suffix in PARQUET_ENDINGS else "csv" if is_csv else "other")
+    if form not in ("csv", "parquet"):
+        expected = "a CSV or Parquet file, whose columns have names"
+        raise DataError(where=path, expected=expected, got="another format")
+    needs_arrow("CSV" if form == "csv" else "Parquet")
+    for file in [path] if form == "csv" else files_of(path):
+        opened = CsvFile(file) if form == "csv" else ParquetSource(file)
+        yield file, opened.names, opened.read
+
+
+def read_attributes(
+    source: str | os.PathLike[str], names: Sequence[str], query_ids: Sequence[Any], query: str | None = None
+) -> dict[str, dict[Any, Any]]:
+    """Columns of a CSV or Parquet file about queries: for each name, a mapping from query ids to values.
+
+    A query may have several rows with equal values. Ids are compared as texts.
+    """
+    path = Path(source)
+    _, known, _ = next(_files(path))
+    query = query or next((name for name in QUERY_NAMES if name in known), QUERY_NAMES[0])
+    columns = read_columns(path, [query, *names])
+    rows = [str(i) for i in columns[query].tolist()]
+    attributes: dict[str, dict[Any, Any]] = {}
+    for name in names:
+        by_text: dict[str, Any] = {}
+        for text, value in zip(rows, columns[name].tolist(), strict=True):
+            if by_text.setdefault(text, value) != value and value == value:
+                where, expected = f"{path}: column {name!r}", f"one value for query {text}"
+                raise DataError(where=where, expected=expected, got=f"{by_text[text]} and {value}")
+        attributes[name] = {i: by_text[str(i)] for i in query_ids if str(i) in by_text}
+        if not attributes[name]:
+            got = f"{', '.join(rows[:3])}, ..."
+            raise DataError(where=path, expected=f"queries such as {query_ids[0]!s}", got=got)
+    return attributes

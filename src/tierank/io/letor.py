@@ -22,7 +22,7 @@ from tierank.data.dataset import RankingDataset
 from tierank.data.text import StringArray
 from tierank.errors import DataError, located
 from tierank.files import replacing
-from tierank.io.paths import DAMAGED_GZIP, created, damaged_gzip, unreadable
+from tierank.io.paths import DAMAGED_GZIP, created, damaged_gzip, naming_content, unreadable
 from tierank.kernels import in_threads
 from tierank.kernels import letor_text as letor
 
@@ -56,7 +56,7 @@ def read_letor(
     than needed: they stay 0.
     """
     row_weight = source_rows = None
-    with _opened(path) as text:
+    with naming_content(path, is_csv=False), _opened(path) as text:
         blocks = [
             one for one in in_threads(lambda start, end: _index(text, start, end), text.cuts(), n_jobs) if one.n_rows
         ]

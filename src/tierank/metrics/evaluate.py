@@ -20,7 +20,7 @@ from tierank.data.relevance import warn_of_counts
 from tierank.data.tables import column_names, is_table, query_ids_in, warn_of_row_order
 from tierank.errors import DataError
 from tierank.files import for_json
-from tierank.io.trec import is_trec, join_runs, read_trec
+from tierank.io.scores import is_trec, join_runs, read_trec
 from tierank.metrics.formulas import OF_GAINS
 from tierank.metrics.judge import Judge, as_scores, check_defined, ordered_mean
 from tierank.metrics.rules import WHY_LEFT_OUT, Metric, Rule, as_metric_of
