@@ -18,12 +18,13 @@ Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingData
 _SHAPES: dict[str, dict[str, int]] = {
     "generated": {"n_features": 40, "mean_length": 30, "max_length": 80},
     "mslr": {"n_features": 136, "mean_length": 120, "max_length": 900},
+    "short": {"n_features": 25, "mean_length": 10, "max_length": 10},
 }
 N_PARTS = 5
 
 
 def read(data: str, fold: int) -> Fold:
-    """Folds 1 to 5 of a folder, of a file, or of generated data of N queries: ``generated:N`` or ``mslr:N``."""
+    """Folds 1 to 5 of a folder, of a file, or of generated data of N queries: ``generated:N``, ``mslr:N`` or ``short:N``."""
     kind, _, n_queries = data.partition(":")
     if kind in _SHAPES:
         whole = tierank.make_ranking(int(n_queries), seed=2000 + fold, **_SHAPES[kind])
