@@ -24,7 +24,7 @@ N_PARTS = 5
 
 
 def read(data: str, fold: int) -> Fold:
-    """Folds 1 to 5 of a folder, of a file, or of generated data of N queries: ``generated:N``, ``mslr:N`` or ``short:N``."""
+    """Folds 1 to 5 of a folder, of a file, or of N generated queries: ``generated:N``, ``mslr:N`` or ``short:N``."""
     kind, _, n_queries = data.partition(":")
     if kind in _SHAPES:
         whole = tierank.make_ranking(int(n_queries), seed=2000 + fold, **_SHAPES[kind])

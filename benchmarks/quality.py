@@ -1,22 +1,24 @@
 """How well the rankers rank, and at what price, beside LightGBM, XGBoost and CatBoost. ``python -m benchmarks.quality``
 
-DATA are names of folders in ``--data``, or folders and files as for ``benchmarks.stochastic``: ``generated:N``,
+DATA are names of folders in ``--data``, or folders and files as for ``benchmarks.stochastic``; ``generated:N``,
 ``mslr:N`` and ``short:N`` are ``make_ranking`` data of N queries with 30 documents of 40 features, 120 of 136 and 10 of
-25, with other queries for each fold. What does not exist is skipped. Three parts are learned from, one validates, one is tested. Systems:
+25, with other queries for each fold. What does not exist is skipped. Each fold learns from three parts, validates on
+one and tests on one. Systems:
 
 linear, lambdamart, umart, urank, blend   ``LinearRanker()``, ``LambdaMART()``, ``UMart()``, ``URank()``, ``Blend()``
 stochastic   ``UMart.from_preset("stochastic")``
 full, 1x     presets of ``Blend``
 no torch     ``Blend(n_seeds=0)``: the blend of an installation without torch
 equal        ``Blend(weights="equal")``
-bag          LambdaMARTs on samples of the queries and features, each with another quarter of the training and validation
+bag          LambdaMARTs on samples of queries and features, each with another quarter of the training and validation
              queries to stop by, averaged as a blend averages; as many as take the CPU time of ``blend``
 bag+         the same with ``query_features=True``, as the trees of a blend have them
 distilled    ``distill(full, train, LambdaMART(query_features=True), valid=valid)``, without the time of the full blend
-lightgbm, xgboost, yetirank   the libraries with their defaults: 500, 500 and 1,000 trees, patience 50; CatBoost's YetiRank
+lightgbm, xgboost   lambdarank and rank:ndcg with the defaults of their libraries, 500 trees, patience 50
+yetirank     CatBoost's YetiRank with its defaults, 1,000 trees, patience 50
 
-NDCG@10 under the rule wsdm20, averaged over ``--seeds``: of these only lambdamart, umart and linear draw nothing, so one
-seed is enough for them. Each row is compared with lambdamart by the paired t-test over test queries; Holm's method
+NDCG@10 under the rule wsdm20, averaged over ``--seeds``; lambdamart, umart and linear draw nothing, so their seeds are
+all the same. Each row is compared with lambdamart by the paired t-test over test queries; Holm's method
 corrects the p-values of all rows. Below, differences of two systems are pooled over the sets: Stouffer's method with
 weights proportional to the square root of the number of queries, and a t-test over folds, which also counts what
 training on other queries changes. CPU is the training time on one thread as a multiple of lambdamart's; the systems of
