@@ -310,3 +310,22 @@ def test_columns_that_pandas_numbers_have_names_too():
         ranker = UMart(**SMALL).fit(frame, target=target, qid="4")
         assert ranker.feature_names_in_.tolist() == ["0", "1", "2"]
         assert np.array_equal(ranker.predict(frame), UMart(**SMALL).fit(FEATURES, Y, qid=QID).predict(FEATURES))
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("rating", ["rating", "label", "relevance", "grade"])
+def test_a_table_with_ratings_is_evaluated_by_its_columns(kind, rating):
+    table = TABLES[kind](FEATURES.assign(query=QID, **{rating: Y}))
+    scores = {"a": FEATURES["a"].to_numpy(), "b": FEATURES["b"]}
+    expected = tierank.evaluate((Y, QID), scores["a"], ["ndcg@10", "map"])
+    got = tierank.evaluate(table, scores["a"], ["ndcg@10", "map"])
+    assert got.to_dict() == expected.to_dict()
+    assert str(tierank.compare(table, scores)) == str(tierank.compare((Y, QID), scores))
+
+
+@pytest.mark.parametrize("missing", ["rating", "query"])
+def test_a_table_without_ratings_or_queries_is_not_evaluated(missing):
+    table = FEATURES.assign(query=QID, rating=Y).drop(columns=missing)
+    with pytest.raises(DataError, match=f"expected a column .*{missing}.*, got a, b, c, ") as refused:
+        tierank.evaluate(table, FEATURES["a"])
+    assert refused.value.argument == "data"

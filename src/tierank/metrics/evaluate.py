@@ -17,9 +17,10 @@ from tierank.arrays import Floats
 from tierank.data.checks import as_array
 from tierank.data.dataset import RankingDataset
 from tierank.data.relevance import warn_of_counts
-from tierank.data.tables import column_names, is_table, query_ids_in, warn_of_row_order
+from tierank.data.tables import QUERY_COLUMNS, as_column, column_names, is_table, query_ids_in, warn_of_row_order
 from tierank.errors import DataError
 from tierank.files import for_json
+from tierank.io.layout import QUERY_NAMES, RATING_NAMES
 from tierank.io.scores import is_trec, join_runs, read_trec
 from tierank.metrics.formulas import OF_GAINS
 from tierank.metrics.judge import Judge, as_scores, check_defined, ordered_mean
@@ -120,9 +121,10 @@ def evaluate(
 
     Parameters
     ----------
-    data : RankingDataset, (X, y, qid), (y, qid), (table, y), or qrels
+    data : RankingDataset, (X, y, qid), (y, qid), (table, y), table, or qrels
         The ratings (NaN: unjudged) and queries; features do not matter here. A table has the query ids in a column
-        ``qid``, ``query_id`` or ``group_id``. Qrels are a TREC file, a table with the
+        ``qid``, ``query_id`` or ``group_id``; without ``y``, also the ratings in a column ``rating``, ``label``,
+        ``relevance`` or ``grade``. Qrels are a TREC file, a table with the
         columns of ir_measures or PyTerrier, a dict by query of dicts by document, or an object of ranx.
     scores : array, or a run
         One score per row. With qrels, a run: a TREC file, table, dict or object as for qrels. Documents that it does
@@ -180,6 +182,8 @@ def as_systems(data: Any, scores: Mapping[str, Any]) -> tuple[RankingDataset, Ma
     >>> data.document_ids, systems["bm25"].scores
     (['b', 'a'], array([ 7., nan]))
     """
+    if is_table(data) and all(np.ndim(one) == 1 for one in scores.values()):
+        data = ratings_in(data)
     if not is_trec(data):
         dataset = as_dataset(data)
         warn_of_score_order(data, scores)
@@ -195,6 +199,23 @@ def as_systems(data: Any, scores: Mapping[str, Any]) -> tuple[RankingDataset, Ma
             warnings.warn(f"{name}: {'; '.join(parts)}", stacklevel=3)
     dataset, found = join_runs(qrels, runs)
     return dataset, {name: Listed(values) for name, values in found.items()}
+
+
+def ratings_in(table: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The ratings and the query ids of a table with a row per document.
+
+    >>> from tierank.data.tables import RequestTable
+    >>> ratings_in(RequestTable({"query": ["a", "a"], "price": [3.5, 4.5], "grade": [1, 0]}))
+    (array([1, 0]), array(['a', 'a'], dtype=object))
+    """
+    names, found = column_names(table), []
+    for usual in (RATING_NAMES, dict.fromkeys((*QUERY_NAMES, *QUERY_COLUMNS))):
+        name = next((name for name in usual if name in names), None)
+        if name is None:
+            expected, fix = f"a column {', '.join(usual)}", "give (y, qid) in place of the table"
+            raise DataError(argument="data", expected=expected, got=", ".join(names), fix=fix)
+        found.append(as_column(table, name))
+    return found[0], found[1]
 
 
 def as_dataset(data: RankingDataset | Sequence[Any]) -> RankingDataset:
