@@ -53,8 +53,9 @@ from tierank.export import c as c_target
 from tierank.export.model import NEAR_ZERO, floor_float32
 from tierank.export.proof import generate_rows
 from tierank.networks import MLP, TierRNN
-from tierank.rankers import tree_settings, tree_text
-from tierank.rankers.tree_text import MAX_DEPTH
+from tierank.rankers import lightgbm as adapter
+from tierank.rankers import tree_settings
+from tierank.rankers.lightgbm import MAX_DEPTH
 from tierank.transforms import TRANSFORMS, SideBySide, Standard, Transform, Unchanged, add_query_copies
 
 ROOT = Path(__file__).parent.parent
@@ -794,7 +795,7 @@ def test_what_cannot_be_exported_is_refused(plain, tmp_path, monkeypatch):
     categories = np.arange(300) % 8
     ranker = UMart(categorical_feature=[0], **TREES).fit(categories[:, None], categories % 3, qid=np.arange(300) // 30)
     with monkeypatch.context() as patched:
-        patched.setattr(tree_text, "MAX_MEMBERS", 0)
+        patched.setattr(adapter, "MAX_MEMBERS", 0)
         with pytest.raises(ParameterError, match="categorical_feature: expected lower numbers to export; number"):
             ranker.export(tmp_path / "m", to="onnx")
     with pytest.raises(ParameterError, match=r"unknown target 'elastic': did you mean 'elasticsearch'\?"):
@@ -816,7 +817,7 @@ def test_a_split_of_missing_values_from_all_others_beside_splits_by_category(tar
     data = plain.with_features(features.astype(np.float32), None)
     settings = {"categorical_feature": [2], "min_data_per_group": 1, "cat_smooth": 0, "query_features": query_features}
     ranker = UMart(**TREES | settings).fit(data)
-    trees = tree_text.read_trees(ranker.model_.text)
+    trees = adapter.read_trees(ranker.model_.text)
     at_infinity = np.isinf(trees.threshold) & ~trees.is_category
     assert at_infinity.any()
     assert trees.is_category.any()
@@ -1250,7 +1251,7 @@ def test_many_leaves_are_no_depth(counted, tmp_path):
 def test_training_keeps_to_the_depth_that_can_be_loaded(monkeypatch, plain, tmp_path):
     settings = {"n_trees": 3, "n_leaves": 64, "min_documents": 1, "n_jobs": 1}
     free = UMart(**settings).fit(plain)
-    for module in (tree_text, tree_settings):
+    for module in (adapter, tree_settings):
         monkeypatch.setattr(module, "MAX_DEPTH", 5)
     free.save(tmp_path / "model")
     with pytest.raises(DataError, match="expected at most 5 splits between the root and a leaf, got"):

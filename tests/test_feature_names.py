@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import tierank
 from tierank import RANKERS, Columns, ParameterError
-from tierank.rankers.importance import gains_by_column
+from tierank.rankers.explain import gains_by_column
 
 QUERIES, LENGTH = 40, 12
 TREES = {"n_trees": 20, "min_documents": 3, "n_jobs": 1}

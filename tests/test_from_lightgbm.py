@@ -12,7 +12,7 @@ import tierank
 from tests.serve_tools import ask
 from tierank import DataError, LambdaMART, NotFittedError, ParameterError, UMart
 from tierank.cli import main
-from tierank.rankers.tree_text import with_names
+from tierank.rankers.lightgbm import with_names
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "trees.md").read_text()
 QUIET = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 5, "deterministic": True}

@@ -24,7 +24,7 @@ import tierank
 from benchmarks import faults, limits
 from tierank import TRANSFORMS, Blend, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
 from tierank.files import FolderKind, building, remove_folder
-from tierank.rankers.tree_text import check_trees
+from tierank.rankers.lightgbm import check_trees
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = FolderKind("a folder of these tests", "mark.json")

@@ -18,10 +18,9 @@ from tierank.export import NAN, NONE, ZERO, Trees
 from tierank.kernels.compiling import KERNELS
 from tierank.kernels.scoring import BLOCK, MAX_THRESHOLDS, score_rows
 from tierank.kernels.simd import WIDTH
-from tierank.rankers import tree_text
-from tierank.rankers.tree_scoring import MAX_LEAVES, TreeScorer
-from tierank.rankers.tree_text import read_trees
-from tierank.rankers.tree_training import TreeModel
+from tierank.rankers import lightgbm as adapter
+from tierank.rankers.lightgbm import read_trees
+from tierank.rankers.tree_model import MAX_LEAVES, TreeModel, TreeScorer
 
 NEAR_ZERO = 1.0000000180025095e-35  # 1e-35 as float32, which is LightGBM's
 TINY, LARGEST = np.float32(1e-45), float(np.finfo(np.float32).max)
@@ -388,7 +387,7 @@ def test_sets_of_categories_beyond_the_limit_are_left_to_lightgbm(gaps, monkeypa
     data = gaps.with_features(features, None)
     ranker = LambdaMART(**TREES, categorical_feature=[0], min_data_per_group=1, cat_smooth=0).fit(data)
     expected = ranker.predict(data)
-    monkeypatch.setattr(tree_text, "MAX_MEMBERS", 31)  # a set takes 32
+    monkeypatch.setattr(adapter, "MAX_MEMBERS", 31)  # a set takes 32
     assert read_trees(ranker.model_.text) is None
     assert_same_bits(pickle.loads(pickle.dumps(ranker)).predict(data), expected)
 

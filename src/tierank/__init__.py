@@ -95,8 +95,6 @@ if TYPE_CHECKING:
     from tierank.rankers.explain import Explanation as Explanation
     from tierank.rankers.explain import explain_pair as explain_pair
     from tierank.rankers.explain import explain_query as explain_query
-    from tierank.rankers.imported import LightGBMRanker as LightGBMRanker
-    from tierank.rankers.imported import from_lightgbm as from_lightgbm
     from tierank.rankers.linear import LinearRanker as LinearRanker
     from tierank.rankers.model import FitContext as FitContext
     from tierank.rankers.model import FittedModel as FittedModel
@@ -116,8 +114,10 @@ if TYPE_CHECKING:
     from tierank.rankers.neural import URank as URank
     from tierank.rankers.neural import UrBoost as UrBoost
     from tierank.rankers.trees import LambdaMART as LambdaMART
+    from tierank.rankers.trees import LightGBMRanker as LightGBMRanker
     from tierank.rankers.trees import TreeRanker as TreeRanker
     from tierank.rankers.trees import UMart as UMart
+    from tierank.rankers.trees import from_lightgbm as from_lightgbm
     from tierank.rankers.validation import QueryKFold as QueryKFold
     from tierank.rankers.validation import scorer as scorer
     from tierank.report.figures import plot_history as plot_history
@@ -156,13 +156,12 @@ _NAMES = {
     "rankers.blend": "Blend",
     "rankers.distillation": "distill",
     "rankers.explain": "explain_pair explain_query Explanation",
-    "rankers.imported": "from_lightgbm LightGBMRanker",
     "rankers.linear": "LinearRanker",
     "rankers.model": "FitContext FittedModel Resources SavedModel Seen Step",
     "rankers.neural": (
         "ApproxNDCG LambdaLoss ListMLE ListNet MDPRank NetworkRanker PListMLE RankNet UBoost URank UrBoost"
     ),
-    "rankers.trees": "LambdaMART TreeRanker UMart",
+    "rankers.trees": "LambdaMART LightGBMRanker TreeRanker UMart from_lightgbm",
     "rankers.validation": "QueryKFold scorer",
     "report.figures": "plot_history plot_importance plot_wins",
     "report.page": "write_report",

@@ -36,7 +36,7 @@ RANKERS: LoadedOnUse[type[Ranker]] = LoadedOnUse(
     }
 )
 # Those that only Python and model files name.
-_OTHERS = (f"{_NETWORKS}:NetworkRanker", f"{_TREES}:TreeRanker", "tierank.rankers.imported:LightGBMRanker")
+_OTHERS = (f"{_NETWORKS}:NetworkRanker", f"{_TREES}:TreeRanker", f"{_TREES}:LightGBMRanker")
 
 
 def load(
@@ -81,7 +81,7 @@ def load(
     >>> bool((same.predict(data) == ranker.predict(data)).all())
     True
     """
-    from tierank.rankers.imported import read_ranker
+    from tierank.rankers.base import read_ranker
 
     return read_ranker(path, known_classes(rankers, networks, transforms))
 

@@ -13,6 +13,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -39,12 +40,25 @@ from tierank.data.matching import (
 )
 from tierank.data.tables import as_column, is_table, query_column
 from tierank.data.team import Team
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError, ParameterError, TierankError
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
 from tierank.files import as_path
 from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
-from tierank.rankers.folder import class_name, encode_settings, with_description, write_folder
+from tierank.rankers.folder import (
+    MODEL,
+    Damaged,
+    Known,
+    class_name,
+    damaged,
+    decode_settings,
+    encode_settings,
+    known_class,
+    read_folder,
+    read_settled,
+    with_description,
+    write_folder,
+)
 from tierank.rankers.model import (
     Callback,
     Callbacks,
@@ -614,7 +628,7 @@ class Ranker(BaseEstimator):
 
     def _repr_html_(self) -> str:
         """Settings, history and importances for notebooks."""
-        from tierank.rankers.importance import as_html
+        from tierank.rankers.explain import as_html
 
         return as_html(self)
 
@@ -768,7 +782,7 @@ class Ranker(BaseEstimator):
             The drops: a row for each feature of ``data``, in its order, and a column for each repeat. Features that
             the model does not use have 0.
         """
-        from tierank.rankers.importance import losses_of_shuffles
+        from tierank.rankers.explain import losses_of_shuffles
 
         check_scored_by_model(self, "permutation_importance")
         check_dataset("data", data)
@@ -882,6 +896,39 @@ def model_files(ranker: Ranker) -> dict[str, bytes]:
         "fitted": ranker.model_.facts(),
     }
     return with_description(description, ranker.model_.files() | ranker.seen_.columns.files())
+
+
+# What reading a file that is not what it claims to be can raise.
+_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+
+
+def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
+    """The ranker of a model folder; the checksum of every file is verified before it is read."""
+
+    def read_once(folder: Path) -> Ranker:
+        description, files = read_folder(folder)
+        file = folder / MODEL.file
+        try:
+            kind = known_class(known.rankers, "ranker", description["ranker"])
+            ranker = kind(**decode_settings(description["settings"], known))
+            if not isinstance(ranker, Ranker):
+                raise DataError(argument="rankers", expected="classes derived from tierank.Ranker", got=kind.__name__)
+            seen = Seen.from_json(description, files)
+            if not isinstance(description["fitted"], dict):
+                raise Damaged("fitted")
+            with needing(kind.__name__):
+                model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
+            return fitted_copy(ranker, model, seen)
+        except ParameterError as error:
+            raise DataError(f"settings: {error}", where=file) from None
+        except TierankError as error:
+            raise error.at(file) if error.where is None else error from None
+        except KeyError as error:
+            raise damaged(file, f"no {error}") from None
+        except _OF_DAMAGE as error:
+            raise damaged(file, str(error)) from None
+
+    return read_settled(as_path(path, "path", "the path of a model folder"), read_once)[0]
 
 
 def check_scored_by_model(ranker: Ranker, what: str) -> None:

@@ -37,10 +37,9 @@ from tierank.extras import is_installed
 from tierank.files import replacing
 from tierank.kernels import n_threads, one_thread
 from tierank.processes import check_deadline
-from tierank.rankers.base import LARGEST_SEED, JudgedRanker, Ranker, fitted_copy
+from tierank.rankers.base import LARGEST_SEED, JudgedRanker, Ranker, fitted_copy, read_ranker
 from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.folder import Known, class_name, write_folder
-from tierank.rankers.imported import read_ranker
 from tierank.rankers.linear import LinearRanker
 from tierank.rankers.model import Callbacks, FitContext, FittedModel, Resources, SavedModel, Seen, Step, as_best
 from tierank.rankers.neural import URank

@@ -21,19 +21,7 @@ from tierank.data.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.kernels import n_threads
 from tierank.rankers.base import BASE, JudgedRanker, Ranker
-from tierank.settings import (
-    Between,
-    Choice,
-    Flag,
-    Integer,
-    Kind,
-    ListOf,
-    Number,
-    Optional,
-    Setting,
-    declared,
-    setting,
-)
+from tierank.settings import Between, Choice, Flag, Integer, Kind, ListOf, Number, Optional, Setting, declared, setting
 
 # The largest integer that LightGBM holds, and the largest tree.
 _MOST, _MOST_LEAVES = 2**31 - 1, 131_072

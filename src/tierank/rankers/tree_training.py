@@ -1,4 +1,4 @@
-"""Boosted trees: training in stretches of rounds, exact resume, and the fitted model.
+"""Boosted trees: training in stretches of rounds, and exact resume.
 
 ``train_trees`` bins the data (``BinnedData``), grows the trees (``TreeTrainer``) and returns a ``TreeModel``.
 """
@@ -10,8 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -20,33 +19,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.arrays import Floats, chunks
-from tierank.arrays import Rows as RowNumbers
-from tierank.data.columns import MAX_LEVELS, Category
+from tierank.data.columns import MAX_LEVELS
 from tierank.data.dataset import RankingDataset
 from tierank.data.team import Team
 from tierank.display import Progress
 from tierank.errors import DataError, ParameterError
-from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
-from tierank.kernels import n_threads
 from tierank.losses.objective import Gradients, Objective
 from tierank.rankers.checkpoint import Checkpoint
-from tierank.rankers.lightgbm import Rows, add_trees, bin_rows, connected, predicted, training_threads
-from tierank.rankers.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_history
+from tierank.rankers.lightgbm import (
+    Rows,
+    add_trees,
+    bin_rows,
+    check_is_global,
+    check_trees,
+    connected,
+    count_trees,
+    cut_text,
+    join_texts,
+    predicted,
+    training_threads,
+    with_names,
+)
+from tierank.rankers.model import FitContext, FittedModel, Resources
 from tierank.rankers.order import canonical_rows, join_contents, judged_rows
 from tierank.rankers.selection import Judging, Selection, make_judge, means_of
 from tierank.rankers.team_checks import agreement
-from tierank.rankers.tree_scoring import TreeScorer
+from tierank.rankers.tree_model import TreeModel
 from tierank.rankers.tree_settings import STRETCH, contents_of_files, for_data, for_size, threads_for
-from tierank.rankers.tree_text import (
-    check_is_global,
-    check_trees,
-    count_trees,
-    cut_text,
-    has_linear_leaves,
-    join_texts,
-    read_trees,
-    with_names,
-)
 from tierank.transforms import add_query_copies
 
 # With these LightGBM draws random numbers or remembers splits; without them one booster is equivalent to several.
@@ -62,163 +61,6 @@ _REMEMBERED = (
 )
 # One more than the largest seed that LightGBM accepts.
 _SEEDS = 2**31
-
-
-class TreeModel(FittedModel):
-    """Fitted trees, in LightGBM's text form.
-
-    Attributes
-    ----------
-    text : str
-        The trees as LightGBM writes them.
-    n_rounds : int
-        Number of trees that were kept, of those grown in this training.
-    n_before : int
-        Number of trees before them: those of the model that training continued from.
-    base : FittedModel or None
-        The model that the trees add to.
-    processes : list of dict
-        The processes that took part in training.
-    propensities : dict of str to list of float
-        The learned propensities of positions; empty if no positions were given.
-    """
-
-    def __init__(
-        self,
-        text: str,
-        history: list[dict[str, Any]],
-        n_rounds: int,
-        seen: Seen,
-        query_features: bool,
-        base: FittedModel | None = None,
-        processes: list[dict[str, Any]] | None = None,
-        n_before: int = 0,
-        propensities: dict[str, list[float]] | None = None,
-    ) -> None:
-        self.text, self.history, self.n_rounds, self.seen = text, history, n_rounds, seen
-        self.query_features, self.base, self.processes = query_features, base, processes or []
-        self.n_before, self.propensities = n_before, propensities or {}
-        self.best = history[n_rounds - 1] if n_rounds else {}
-
-    @classmethod
-    def restore(cls, saved: SavedModel, query_features: bool, base: FittedModel | None) -> TreeModel:
-        """Restore a saved model; the text is checked before LightGBM reads it."""
-        try:
-            n_rounds, history = int(saved.facts["n_rounds"]), as_history(saved.facts["history"])
-            text, n_before = saved.files["trees.txt"].decode(), int(saved.facts.get("n_before", 0))
-            learned = saved.facts.get("propensities", {})
-            propensities = {name: [float(one) for one in values] for name, values in learned.items()}
-            model = cls(text, history, n_rounds, saved.seen, query_features, base, None, n_before, propensities)
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError):
-            raise DataError(expected="trees and their history", got="a damaged description") from None
-        check_trees(model.text, saved.seen.n_features * (3 if query_features else 1))
-        return model
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("booster", "scorer")}
-
-    @cached_property
-    def booster(self) -> lightgbm.Booster:
-        """The trees as a LightGBM booster."""
-        try:
-            return lightgbm.Booster(model_str=self.text)
-        except (lightgbm.basic.LightGBMError, ValueError) as error:
-            raise DataError(where="trees.txt", expected="trees that LightGBM can read", got=str(error)) from None
-
-    @cached_property
-    def scorer(self) -> TreeScorer | lightgbm.Booster:
-        """Compiled trees, or LightGBM's model for trees that only LightGBM can score."""
-        trees = read_trees(self.text)
-        return (None if trees is None else TreeScorer.of(trees)) or self.booster
-
-    @property
-    def needs_list(self) -> bool:
-        """Whether trees use features relative to the query, or the base scores whole lists."""
-        return self.query_features or (self.base is not None and self.base.needs_list)
-
-    def predict(self, data: RankingDataset, resources: Resources) -> Floats:
-        """The sum of the leaves, and the scores of the base."""
-        features, scorer = self._features(data, resources), self.scorer
-        if isinstance(scorer, TreeScorer):
-            scores = scorer.predict(features, resources.n_jobs)
-        else:
-            scores = predicted(scorer, features, resources.n_jobs)
-        return scores if self.base is None else self.base.predict(data, resources) + scores
-
-    def contributions(self, data: RankingDataset, above: RowNumbers, below: RowNumbers, resources: Resources) -> Floats:
-        """Differences of TreeSHAP values, computed for the documents of the pairs only. Linear leaves have none."""
-        if has_linear_leaves(self.text):
-            raise ParameterError(argument="linear_tree", expected="False, to explain scores", got="True")
-        rows, places = np.unique([above, below], return_inverse=True)
-        features = self._features(data, resources)[rows]
-        shap = self.booster.predict(features, pred_contrib=True, num_threads=n_threads(resources.n_jobs))
-        # The last column is the same constant for all documents.
-        values = self._of_features(np.asarray(shap, np.float64)[:, :-1])
-        first, second = places.reshape(2, -1)
-        differences = np.asarray(values[first] - values[second], np.float64)
-        if self.base is None:
-            return differences
-        return differences + self.base.contributions(data, above, below, resources)
-
-    def used_features(self, n_features: int) -> NDArray[np.bool_]:
-        """The features that some split uses."""
-        used = self.importance("split") > 0
-        return used if self.base is None else used | self.base.used_features(n_features)
-
-    def importance(self, kind: str) -> Floats:
-        """The total gain of the splits of each feature, or their number."""
-        return self._of_features(np.asarray(self.booster.feature_importance(kind), np.float64))
-
-    def _of_features(self, values: Floats) -> Floats:
-        """Values of the columns of the trees, summed over each feature and its copies along the last axis."""
-        copies = values.shape[-1] // self.seen.n_features
-        return np.asarray(values.reshape(*values.shape[:-1], copies, self.seen.n_features).sum(axis=-2), np.float64)
-
-    def portable(self) -> Scorer:
-        """The trees, and the base before them."""
-        # Not from LightGBM's JSON, which is invalid if a name has a backslash.
-        trees = read_trees(self.text)
-        if trees is None and has_linear_leaves(self.text):
-            raise ParameterError(
-                argument="linear_tree", expected="trees with constant leaves to export", fix="train without it"
-            )
-        if trees is None:
-            raise ParameterError(
-                argument="categorical_feature", expected="lower numbers to export", fix="number categories from 0"
-            )
-        scorer = QueryCopies(trees) if self.query_features else trees
-        return scorer if self.base is None else Sum(((1.0, self.base.portable()), (1.0, scorer)))
-
-    def files(self) -> dict[str, bytes]:
-        """The text of the trees, and the files of the base."""
-        of_base = {} if self.base is None else self.base.files()
-        return {"trees.txt": self.text.encode()} | {f"base.{name}": content for name, content in of_base.items()}
-
-    def facts(self) -> dict[str, Any]:
-        """The history of training."""
-        base = None if self.base is None else self.base.facts()
-        more = {name: value for name in ("n_before", "propensities") if (value := getattr(self, name))}
-        return {"n_rounds": self.n_rounds, "history": self.history, "base": base} | more
-
-    def _features(self, data: RankingDataset, resources: Resources) -> NDArray[np.float32]:
-        return (add_query_copies(data, resources.n_jobs) if self.query_features else data).features
-
-
-def outline_trees(settings: Mapping[str, Any], seen: Seen) -> Scorer:
-    """One split, on a category or a feature with missing values where there are any, as trained trees may have them."""
-    if settings["linear_tree"]:
-        raise ParameterError(
-            argument="for_target", expected="None with `linear_tree`, because no target has linear leaves"
-        )
-    if any(isinstance(kind, Category) for kind in seen.columns.kinds.values()) or settings["categorical_feature"]:
-        stump = Trees.stump(0, 0.5, (0.0, 1.0))
-        stump = replace(stump, category=np.zeros(1, np.int64), members=np.array([[True]]))
-    else:
-        missing = NONE
-        if settings["use_missing"]:
-            missing = ZERO if settings["zero_as_missing"] else NAN if seen.has_missing else NONE
-        stump = Trees.stump(0, 0.5, (0.0, 1.0), missing, default_left=False)
-    return QueryCopies(stump) if settings["query_features"] else stump
 
 
 def train_trees(

@@ -1,4 +1,4 @@
-"""UMart, LambdaMART and TreeRanker: boosted trees that differ in what they optimise.
+"""UMart, LambdaMART and TreeRanker: boosted trees that differ in what they optimise; LightGBM's own as fitted rankers.
 
 Their settings are in ``tree_settings``; ``tree_training.train_trees`` grows the trees. LightGBM is imported there.
 """
@@ -18,13 +18,7 @@ from tierank.data.matching import check_fitted
 from tierank.data.relevance import Gain, gain_levels
 from tierank.errors import ParameterError
 from tierank.export import Scorer, Sum
-from tierank.losses.custom import (
-    LossObjective,
-    as_loss,
-    check_loss_settings,
-    check_reads_gain,
-    check_reads_propensity,
-)
+from tierank.losses.custom import LossObjective, as_loss, check_loss_settings, check_reads_gain, check_reads_propensity
 from tierank.losses.objective import Objective
 from tierank.losses.stochastic import NoiseSettings, StochasticUMartObjective
 from tierank.losses.umart import (
@@ -46,8 +40,15 @@ from tierank.settings import Between, Checked, Choice, Number, Optional, declare
 if TYPE_CHECKING:
     import lightgbm
 
-    from tierank.rankers.tree_training import TreeModel
+    from tierank.rankers.tree_model import TreeModel
 
+import os
+
+from tierank.data.checks import as_names
+from tierank.errors import DataError, NotFittedError
+from tierank.files import as_path
+from tierank.rankers.model import FittedModel
+from tierank.settings import Integer
 
 # Neighbours in random orders, and splits at random thresholds; docs/stochastic.md has the figures.
 _STOCHASTIC = {
@@ -152,8 +153,8 @@ class BoostedTrees(FittedTrees, TreeSettings):
         super().check_inputs(settings, train, start)
         if start is None:
             return
-        from tierank.rankers.tree_text import has_linear_leaves, head_fields
-        from tierank.rankers.tree_training import TreeModel
+        from tierank.rankers.lightgbm import has_linear_leaves, head_fields
+        from tierank.rankers.tree_model import TreeModel
 
         model = start.model_
         if not isinstance(model, TreeModel):
@@ -184,7 +185,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> TreeModel:
         """Grow trees, on the residuals of ``base`` if there is one."""
-        from tierank.rankers.tree_training import TreeModel, train_trees
+        from tierank.rankers.tree_training import train_trees
 
         settings = context.settings
         if not isinstance(settings["gain"], str):
@@ -193,8 +194,8 @@ class BoostedTrees(FittedTrees, TreeSettings):
         parts = context.team.part(train), None if valid is None else context.team.part(valid)
         base, base_model, start = settings["base"], None, context.start
         if base is not None:
-            if isinstance(start, TreeModel):  # whose base is not trained again: its trees correct that one
-                base_model = start.base
+            if start is not None:  # its base is not trained again: its trees correct that one
+                base_model = cast("TreeModel", start).base
             else:
                 base_model = base.fit_model(train, valid, context.of_base(base))
             context = replace(context.inside("trees"), start=start)
@@ -203,7 +204,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
 
     def restore_model(self, saved: SavedModel) -> TreeModel:
         """The trees of a model folder."""
-        from tierank.rankers.tree_training import TreeModel
+        from tierank.rankers.tree_model import TreeModel
 
         settings = self.get_params(deep=False)
         if settings.get("loss", "") is not None:  # a loss of the user's own is not saved
@@ -214,7 +215,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
 
     def export_skeleton(self, train: RankingDataset, seen: Seen, settings: Mapping[str, Any]) -> Scorer:
         """One split, and what the base will be."""
-        from tierank.rankers.tree_training import outline_trees
+        from tierank.rankers.tree_model import outline_trees
 
         trees, base = outline_trees(settings, seen), settings["base"]
         if base is None:
@@ -401,3 +402,120 @@ class TreeRanker(BoostedTrees):
                 got="positions alone",
                 fix="UMart and LambdaMART learn them",
             )
+
+
+# Models that LightGBM trained
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LightGBMRanker(FittedTrees):
+    """A model that LightGBM trained, as a fitted ranker: what ``tierank.from_lightgbm`` returns.
+
+    It predicts, ranks, explains, exports, saves and serves like any ranker. It cannot be fitted, but training can
+    continue from it: ``UMart().fit(data, start=ranker)`` keeps its trees and adds new ones.
+
+    Examples
+    --------
+    >>> import lightgbm, tierank
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> model = lightgbm.LGBMRanker(n_estimators=5, verbosity=-1).fit(data.features, data.ratings, group=data.lengths)
+    >>> more = tierank.LambdaMART(n_trees=3).fit(data, start=tierank.from_lightgbm(model))
+    >>> more.booster_.num_trees()
+    8
+    """
+
+    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core, fewer for small data"), "number of threads")
+
+    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> FittedModel:
+        """Refuse: LightGBM trained the model."""
+        raise ParameterError(
+            "LightGBMRanker holds a trained model and cannot be fitted",
+            fix="LambdaMART().fit(data) trains a new one, LambdaMART().fit(data, start=ranker) continues from this one",
+        )
+
+    def restore_model(self, saved: SavedModel) -> FittedModel:
+        """The trees of a model folder."""
+        from tierank.rankers.tree_model import TreeModel
+
+        return TreeModel.restore(saved, query_features=False, base=None)
+
+
+def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> LightGBMRanker:
+    """A trained LightGBM model as a fitted ranker.
+
+    Parameters
+    ----------
+    model : lightgbm.Booster, lightgbm.LGBMRanker or path
+        The model, or the text file that ``Booster.save_model`` wrote. It has to give one score per row. If training
+        stopped early, the best round is used, as in LightGBM's ``predict``.
+    feature_names : sequence of str, optional
+        One name per feature, in place of the names in the model: LightGBM replaces blanks by underscores.
+
+    Returns
+    -------
+    LightGBMRanker
+        A ranker whose scores are those of ``booster.predict(X, raw_score=True)``, to the bit, for single-precision
+        features; tierank rounds all features to single precision.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or the model is multiclass, a random forest, or was trained on pandas categories.
+
+    Examples
+    --------
+    >>> import lightgbm, tierank
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> own = lightgbm.LGBMRanker(n_estimators=5, verbosity=-1).fit(data.features, data.ratings, group=data.lengths)
+    >>> ranker = tierank.from_lightgbm(own)
+    >>> bool((ranker.predict(data) == own.predict(data.features)).all())
+    True
+    """
+    from tierank.rankers.lightgbm import adopt_text, count_trees, has_missing, head_fields, with_names
+    from tierank.rankers.tree_model import TreeModel
+
+    where, text = _text_of(model)
+    try:
+        text = adopt_text(text)
+    except DataError as error:
+        message = str(error).removeprefix("trees.txt: ").replace("; save the model again", "")
+        raise DataError(message, where=where) from None
+    names: Sequence[str] = head_fields(text)["feature_names"].split()
+    if list(names) == [f"Column_{number}" for number in range(len(names))]:
+        given_names = None
+    else:
+        given_names = as_names(names, len(names))
+    if feature_names is not None:
+        given_names = as_names(feature_names, len(names))
+        text = with_names(text, given_names)
+    seen = Seen(len(names), given_names, has_queries=True, has_missing=has_missing(text))
+    trees = TreeModel(text, [], 0, seen, query_features=False, n_before=count_trees(text))
+    return cast("LightGBMRanker", fitted_copy(LightGBMRanker(), trees, seen))
+
+
+def _text_of(model: Any) -> tuple[str, str]:
+    """What the model is called in messages, and its text."""
+    import lightgbm
+
+    if isinstance(model, lightgbm.LGBMModel):
+        if not model.__sklearn_is_fitted__():
+            raise NotFittedError(f"this {type(model).__name__} is not fitted", fix="call fit first")
+        model = model.booster_
+    if isinstance(model, lightgbm.Booster):
+        return "model", model.model_to_string()
+    is_text = isinstance(model, str) and "\n" in model
+    if is_text or not isinstance(model, (str, os.PathLike)):
+        raise ParameterError(
+            argument="model",
+            expected="a lightgbm.Booster, a lightgbm.LGBMRanker or the path of a model file",
+            got="the text of a model" if is_text else type(model).__name__,
+            fix="lightgbm.Booster(model_str=text) makes a booster of it" if is_text else None,
+        )
+    path = as_path(model, "model")
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(where=model, expected="a model of LightGBM in text form", got="a binary file") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        got = f": {getattr(error, 'strerror', None) or error}"
+        raise DataError(where=model, expected="a file that can be read", got=got) from None

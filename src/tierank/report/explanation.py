@@ -14,8 +14,7 @@ from tierank.display import Html
 from tierank.errors import ParameterError
 from tierank.experiments.runs import Run
 from tierank.rankers.base import Ranker
-from tierank.rankers.explain import Explanation, explain_pair, explain_rows
-from tierank.rankers.importance import by_name, gains_by_column, most_important
+from tierank.rankers.explain import Explanation, by_name, explain_pair, explain_rows, gains_by_column, most_important
 from tierank.report import charts
 from tierank.report.markup import display
 from tierank.report.viewer import RunLists

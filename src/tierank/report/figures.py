@@ -16,8 +16,7 @@ from tierank.files import replacing
 from tierank.metrics.compare import Comparison
 from tierank.metrics.rules import as_metric_of
 from tierank.rankers.base import FITTED, Ranker, check_ranker
-from tierank.rankers.explain import Explanation
-from tierank.rankers.importance import by_name, gains_by_column, most_important
+from tierank.rankers.explain import Explanation, by_name, gains_by_column, most_important
 from tierank.report.charts import find_kept
 from tierank.report.tables import sums_of
 from tierank.settings import as_choice, as_whole
