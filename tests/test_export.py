@@ -223,7 +223,7 @@ def test_missing_values_go_where_lightgbm_sends_them(missing, default_left, targ
 @pytest.mark.parametrize("setting", [{}, {"zero_as_missing": True}, {"use_missing": False}])
 def test_trees_are_read_as_lightgbm_reads_them(setting, gaps):
     ranker = UMart(**TREES, **setting).fit(gaps)
-    trees = tree_text.read_trees(ranker.booster_.model_to_string())
+    trees = adapter.read_trees(ranker.booster_.model_to_string())
     rows = np.array(gaps.features)
     rng = np.random.default_rng(2)
     rows[rng.random(rows.shape) < 0.3] = np.nan
@@ -1009,7 +1009,7 @@ def test_splits_are_read_as_lightgbm_scores_them(kind, thresholds):
     booster = lightgbm.Booster(model_str=split_text(thresholds, [kind] * len(thresholds), values))
     rows = around(thresholds)[:, None]
     scored = booster.predict(rows, raw_score=True, num_threads=1)
-    np.testing.assert_array_equal(tree_text.read_trees(booster.model_to_string()).predict(rows), scored)
+    np.testing.assert_array_equal(adapter.read_trees(booster.model_to_string()).predict(rows), scored)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -1018,7 +1018,7 @@ def test_every_target_splits_as_lightgbm_does(target, kind, tmp_path):
     """For every number around every threshold."""
     values = np.random.default_rng(5).integers(0, 1 << 17, (len(EDGES), 2)).tolist()
     booster = lightgbm.Booster(model_str=split_text(EDGES, [kind] * len(EDGES), values))
-    model = Model(tree_text.read_trees(booster.model_to_string()), 1, None, True)
+    model = Model(adapter.read_trees(booster.model_to_string()), 1, None, True)
     rows = around(EDGES)[:, None]
     if kind[0] not in {"onnx": (NONE, NAN, ZERO), "c": (NONE, NAN, ZERO), "vespa": (NONE, NAN)}.get(target, (NONE,)):
         with pytest.raises(ParameterError, match=f"{target}: it (treats a missing value as|compares) 0.*; train with"):
