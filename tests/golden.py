@@ -384,7 +384,8 @@ def transcript(command):
         except SystemExit as stop:  # argparse
             code = stop.code
     said = [f"exit {code}", *out.getvalue().splitlines(), *(f"! {line}" for line in err.getvalue().splitlines())]
-    return [steady(line) for line in said]
+    # How often progress is told depends on the time it takes; the end always is.
+    return [steady(line) for line in said if not re.match(r"! training: (\d+) of (?!\1 )", line)]
 
 
 def steady(line):

@@ -477,7 +477,7 @@ def test_the_list_of_rankers_says_which_to_start_with(capsys):
     assert "umart: start here" in err
 
 
-@pytest.mark.parametrize("module", ["tierank.cli", "argparse", "tierank.errors", "tierank.cli.completion"])
+@pytest.mark.parametrize("module", ["tierank.cli", "argparse", "tierank.errors", "tierank.cli.installation"])
 def test_an_interrupt_while_the_program_is_loaded_ends_quietly(module):
     program = f"""
 import runpy, sys

@@ -135,7 +135,6 @@ def private_accesses(path: Path) -> set[str]:
 PUBLIC = {"_asdict", "_fields", "_make", "_replace", "_exit"}  # names of named tuples and of os
 # Libraries whose privates are used, each in one place that says which and why.
 OF_LIBRARIES = {
-    "cli/completion",
     "distributed/spark",
     "kernels/compiling",
     "rankers/lightgbm",

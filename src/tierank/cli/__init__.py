@@ -10,18 +10,14 @@ import argparse
 import io
 import os
 import sys
-import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack, redirect_stderr
-from pathlib import Path
 
 from tierank import __version__
-from tierank.cli import click_logs, completion, cv, data, listing, predict, results, train
-from tierank.cli import compile as machine
-from tierank.cli.commands import Argument, Command, Parser
-from tierank.cli.console import Pipes, line_of, warning_printer
-from tierank.cli.options import check_paths
-from tierank.errors import LEFT_ALONE, ColumnWarning, TeamError, TierankError
+from tierank.cli import click_logs, cv, data, installation, predict, results, train
+from tierank.cli.commands import Command, Parser
+from tierank.cli.console import Pipes, line_of, quiet
+from tierank.cli.options import Argument, check_paths
+from tierank.errors import LEFT_ALONE, TeamError, TierankError
 
 
 class _Version(argparse.Action):
@@ -44,26 +40,11 @@ class _Version(argparse.Action):
 TIERANK = Command(
     "tierank",
     "learning to rank by unique ratings",
-    arguments=[Argument("--version", "show version numbers, and exit", action=_Version, nargs=0)],
+    declared=lambda: [Argument("--version", "show version numbers, and exit", action=_Version, nargs=0)],
     commands=(
-        cv.demo,
-        data.describe,
-        train.train,
-        train.distill,
-        predict.predict,
-        predict.export,
-        results.evaluate,
-        results.compare,
-        cv.cv,
-        cv.tune,
-        results.report,
-        predict.explain,
-        predict.serve,
-        click_logs.clicks,
-        data.convert,
-        listing.list_,
-        machine.compile_,
-        completion.completion,
+        *(cv.demo, data.describe, train.train, train.distill, predict.predict, predict.export),
+        *(results.evaluate, results.compare, cv.cv, cv.tune, results.report, predict.explain, predict.serve),
+        *(click_logs.clicks, data.convert, installation.list_, installation.compile_, installation.completion),
     ),
 )
 
@@ -79,13 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = list(sys.argv[1:] if argv is None else argv)
         options = Parser(TIERANK, prog="tierank").parse_args(arguments)
         options.arguments, options.pipes, command = arguments, pipes, options.command
-        with pipes, warnings.catch_warnings(), ExitStack() as stack:
-            if getattr(options, "silent", False):  # errors are printed later
-                nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-                stack.enter_context(redirect_stderr(nowhere))
-            warnings.showwarning = warning_printer(command.rename)
-            warnings.filterwarnings("default", category=DeprecationWarning, module="tierank")  # of our own options
-            warnings.simplefilter("ignore", ColumnWarning)  # reading reports it, with the option that helps
+        with pipes, quiet(options):
             check_paths(options)
             command.run(options)
         sys.stdout.flush()

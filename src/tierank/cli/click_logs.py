@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.commands import Argument, Command, command, parameters
+from tierank.cli.commands import Command, command
 from tierank.cli.console import check_place, in_options, made, say, show
-from tierank.cli.options import JSON, SEED
 from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -18,40 +17,26 @@ if TYPE_CHECKING:
 
 # What ``evaluate`` estimates, in words.
 _EARNED = {"clicks": "clicks", "dcg": "DCG with attractiveness as gain,"}
-_HEADING = "how the log is read"
-
-
-def _models() -> list[str]:
-    from tierank.clicks import CLICK_MODELS
-
-    return list(CLICK_MODELS)
-
-
-_LOG = [
-    Argument("log LOG", "a CSV or Parquet file with a row per document shown; -: a pipe", reads="a file"),
-    *(
-        Argument(f"--{role}-column NAME", type=str, dest=role, of="clicks/reading:read", heading=_HEADING)
-        for role in ("session", "query", "position", "clicked")
-    ),
-    Argument(
-        "--document-column NAME",
-        "column of document ids, A,B for several columns (default: document, document_id, docid or doc_id)",
-        dest="document",
-        heading=_HEADING,
-    ),
-    Argument("--zero-based", of="clicks/reading:read", heading=_HEADING),
-    Argument("--drop", "leave out sessions that cannot be used, and count them", bool, heading=_HEADING),
-]
-_BY = Argument("--by WHAT", "pair or document: what has an attractiveness (default: pair)")
-_METHOD = [
-    Argument("--method M", "pbm, shuffled, swaps or harvest", default="pbm"),
-    Argument("--swap-column NAME", "column of the swap, for the method swaps (default: swap)"),
-    Argument("--ranker-column NAME", "column of the ranker, for the method harvest (default: ranker)"),
-]
-_OUT = Argument("--out F", "write there: .csv or .parquet", Path, required=True)
 
 
 def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: bool = False) -> ClickLog:
+    """The click log.
+
+    log LOG : file
+        a CSV or Parquet file with a row per document shown; -: a pipe
+
+    How the log is read
+    -------------------
+    --session-column NAME : clicks/reading:read, as session
+    --query-column NAME : clicks/reading:read, as query
+    --position-column NAME : clicks/reading:read, as position
+    --clicked-column NAME : clicks/reading:read, as clicked
+    --document-column NAME : text, as document
+        column of document ids, A,B for several columns (default: document, document_id, docid or doc_id)
+    --zero-based : clicks/reading:read
+    --drop : switch
+        leave out sessions that cannot be used, and count them
+    """
     from tierank.clicks import read
 
     document = None if options.document is None else options.document.split(",")
@@ -69,6 +54,36 @@ def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: boo
     for reason, n in log.dropped.items() if not drop else ():
         say(f"WARNING: {n:,} sessions left out: {reason}")
     return log
+
+
+def _estimated(
+    options: argparse.Namespace, n_bootstrap: int, columns: Sequence[str] = ()
+) -> tuple[ClickLog, Propensities]:
+    """The log and its propensities.
+
+    --method M : text, default pbm
+        pbm, shuffled, swaps or harvest
+    --swap-column NAME : text
+        column of the swap, for the method swaps (default: swap)
+    --ranker-column NAME : text
+        column of the ranker, for the method harvest (default: ranker)
+    """
+    from tierank.clicks import PROPENSITY_METHODS, estimate_propensities
+
+    known = [name for name in PROPENSITY_METHODS if name != "regression"]
+    if options.method not in known:
+        raise ParameterError.unknown("--method", options.method, known)
+    column = None
+    for method, name in (("swaps", "swap"), ("harvest", "ranker")):
+        given = getattr(options, f"{name}_column")
+        if options.method == method:
+            column = given or name
+        elif given is not None:
+            raise ParameterError(argument=f"{name}_column", expected=f"together with `method={method}`")
+    log = _read(options, [*columns, *([column] if column else [])])
+    settings: dict[str, Any] = {"column": column} if column else {}
+    seed = getattr(options, "seed", 0)
+    return log, estimate_propensities(log, options.method, n_bootstrap=n_bootstrap, seed=seed, **settings)
 
 
 def _model(name: str) -> ClickModel:
@@ -93,8 +108,14 @@ def _check_table(options: argparse.Namespace) -> None:
     check_ending(options.out)
 
 
-@command("describe", "click-through by position, and what looks wrong", "clicks describe log.csv", _LOG, JSON)
+@command(_read)
 def _describe(options: argparse.Namespace) -> None:
+    """Click-through by position, and what looks wrong.
+
+    Example: tierank clicks describe log.csv
+
+    --json : json
+    """
     from tierank.metrics.evaluate import format_number
 
     summary = _read(options, drop=True).describe()
@@ -110,18 +131,21 @@ def _describe(options: argparse.Namespace) -> None:
     show(options, summary.to_dict(), [_table(str(options.log), ["position", "shown", "click-through"], rows, notes)])
 
 
-@command(
-    "fit",
-    "fit click models, and say how well they predict",
-    "clicks fit log.csv --model dbn --out dbn.json",
-    _LOG,
-    Argument("--model M", "ctr, pbm, cascade, dcm, ubm, dbn, sdbn (default: all)", action="append", values=_models),
-    _BY,
-    parameters("clicks/models:compare_models", held_out="SHARE", seed="N"),
-    Argument("--out F.json", "write the best model, fitted to all sessions", Path),
-    JSON,
-)
+@command(_read)
 def _fit(options: argparse.Namespace) -> None:
+    """Fit click models, and say how well they predict.
+
+    Example: tierank clicks fit log.csv --model dbn --out dbn.json
+
+    --model M : click model, repeated
+        ctr, pbm, cascade, dcm, ubm, dbn, sdbn (default: all)
+    --by WHAT : text
+        pair or document: what has an attractiveness (default: pair)
+    --held-out SHARE, --seed N : clicks/models:compare_models
+    --out F.json : path
+        write the best model, fitted to all sessions
+    --json : json
+    """
     import numpy as np
 
     from tierank.clicks import CLICK_MODELS, compare_models, make_model, save
@@ -162,17 +186,17 @@ def _fit(options: argparse.Namespace) -> None:
     show(options, content, [_table(f"Click models of {options.log}", columns, rows, notes)])
 
 
-@command(
-    "propensities",
-    "how likely documents are examined in each position",
-    "clicks propensities log.csv --method harvest",
-    _LOG,
-    _METHOD,
-    parameters("clicks/propensities:estimate_propensities", n_bootstrap="N", seed="N"),
-    Argument("--plot F.png", "draw them: .png, .svg or .pdf", Path),
-    JSON,
-)
+@command(_read, _estimated)
 def _propensities(options: argparse.Namespace) -> None:
+    """How likely documents are examined in each position.
+
+    Example: tierank clicks propensities log.csv --method harvest
+
+    --bootstrap N, --seed N : clicks/propensities:estimate_propensities
+    --plot F.png : path
+        draw them: .png, .svg or .pdf
+    --json : json
+    """
     from tierank.metrics.evaluate import format_number
     from tierank.report.figures import check_figure, save_figure
 
@@ -190,40 +214,20 @@ def _propensities(options: argparse.Namespace) -> None:
     show(options, propensities.to_dict(), [_table(f"Propensities by {propensities.method}", columns, rows, notes)])
 
 
-def _estimated(
-    options: argparse.Namespace, n_bootstrap: int, columns: Sequence[str] = ()
-) -> tuple[ClickLog, Propensities]:
-    from tierank.clicks import PROPENSITY_METHODS, estimate_propensities
-
-    known = [name for name in PROPENSITY_METHODS if name != "regression"]
-    if options.method not in known:
-        raise ParameterError.unknown("--method", options.method, known)
-    column = None
-    for method, name in (("swaps", "swap"), ("harvest", "ranker")):
-        given = getattr(options, f"{name}_column")
-        if options.method == method:
-            column = given or name
-        elif given is not None:
-            raise ParameterError(argument=f"{name}_column", expected=f"together with `method={method}`")
-    log = _read(options, [*columns, *([column] if column else [])])
-    settings: dict[str, Any] = {"column": column} if column else {}
-    seed = getattr(options, "seed", 0)
-    return log, estimate_propensities(log, options.method, n_bootstrap=n_bootstrap, seed=seed, **settings)
-
-
-@command(
-    "judge",
-    "ratings from clicks, weighted by certainty",
-    "clicks judge log.csv --out ratings.csv",
-    _LOG,
-    Argument("--model M", "a click model, its file, or best: by held-out sessions", default="best", values=_models),
-    parameters("clicks/judgements:judgements", top="RATING", half="N"),
-    Argument(
-        "--data F", "documents with features: write these, rated with the help of similar documents", reads="a file"
-    ),
-    _OUT,
-)
+@command(_read)
 def _judge(options: argparse.Namespace) -> None:
+    """Ratings from clicks, weighted by certainty.
+
+    Example: tierank clicks judge log.csv --out ratings.csv
+
+    --model M : click model, default best
+        a click model, its file, or best: by held-out sessions
+    --top RATING, --half N : clicks/judgements:judgements
+    --data F : file
+        documents with features: write these, rated with the help of similar documents
+    --out F : path, required
+        write there: .csv or .parquet
+    """
     from tierank.clicks import judgements
     from tierank.io import read, write
 
@@ -240,16 +244,18 @@ def _judge(options: argparse.Namespace) -> None:
     say(f"wrote {options.out}: {len(judged):,} judgements by {judged.model.name}, {n_sure:,} with a weight above 0.5")
 
 
-@command(
-    "simulate",
-    "the same lists with clicks drawn from a model",
-    "clicks simulate log.csv --model pbm --out new.csv",
-    _LOG,
-    Argument("--model M", "a click model or its file", default="pbm", values=_models),
-    SEED,
-    _OUT,
-)
+@command(_read)
 def _simulate(options: argparse.Namespace) -> None:
+    """The same lists with clicks drawn from a model.
+
+    Example: tierank clicks simulate log.csv --model pbm --out new.csv
+
+    --model M : click model, default pbm
+        a click model or its file
+    --seed : seed
+    --out F : path, required
+        write there: .csv or .parquet
+    """
     _check_table(options)
     model = _model(options.model)
     log = _read(options)
@@ -260,22 +266,21 @@ def _simulate(options: argparse.Namespace) -> None:
     say(f"wrote {options.out}: {drawn}")
 
 
-_EVALUATE = "clicks/offpolicy:evaluate_ranking"
-
-
-@command(
-    "evaluate",
-    "what another ranker would have earned on these lists",
-    "clicks evaluate log.csv --score-column new --estimator dr --clip 10",
-    _LOG,
-    Argument("--score-column NAME", "its scores in the log", dest="scores", required=True),
-    Argument("--estimator E", "ips, snips or dr", default="ips"),
-    Argument("--earn M", "clicks, or dcg of attractiveness", default="clicks"),
-    parameters(_EVALUATE, k="K", clip="W"),
-    _METHOD,
-    JSON,
-)
+@command(_read, _estimated)
 def _evaluate(options: argparse.Namespace) -> None:
+    """What another ranker would have earned on these lists.
+
+    Example: tierank clicks evaluate log.csv --score-column new --estimator dr --clip 10
+
+    --score-column NAME : text, as scores, required
+        its scores in the log
+    --estimator E : text, default ips
+        ips, snips or dr
+    --earn M : text, default clicks
+        clicks, or dcg of attractiveness
+    --k K, --clip W : clicks/offpolicy:evaluate_ranking
+    --json : json
+    """
     from tierank.clicks import evaluate_ranking
     from tierank.clicks.offpolicy import EARNINGS, METHODS
     from tierank.metrics.evaluate import format_number

@@ -1,201 +1,23 @@
-"""Commands as they are declared: the parser, checks before the work, completion and the page of commands read these.
-
-An option that is a parameter of a function of tierank has the help, the type and the default that stand there.
-"""
+"""Commands as they are declared: the parser, checks before the work, completion and the page of commands read these."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, NoReturn
 
-from tierank.errors import ParameterError, TierankError
-
-
-def integer(text: str) -> int:
-    """An integer."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ParameterError(expected="an integer", got=repr(text)) from None
-
-
-def number(text: str) -> float:
-    """A number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise ParameterError(expected="a number", got=repr(text)) from None
-
-
-def names(text: str) -> list[str]:
-    """Names, separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def pairs(text: str) -> list[list[str]]:
-    """Pairs of names, ``A:B,C:D``."""
-    return [pair.split(":") for pair in names(text)]
-
-
-# How the value of an option is read, by what stands in the annotation of the parameter: the first that is found.
-_TYPES: dict[str, Callable[[str], Any]] = {
-    "tuple[str": pairs,
-    "Sequence[str]": names,
-    "bool": bool,
-    "int": integer,
-    "float": number,
-}
-
-
-@cache
-def parameters_of(function: str) -> dict[str, dict[str, Any]]:
-    """The help, type and default of each parameter of a function or dataclass, ``"io:read"``.
-
-    They are read from its source, as importing its module may take a second.
-    """
-    module, _, name = function.partition(":")
-    place = Path(__file__).parents[1] / module
-    tree = ast.parse((place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text("utf-8"))
-    found: Any = next(node for node in tree.body if getattr(node, "name", "") == name)
-    if isinstance(found, ast.ClassDef):
-        typed: list[Any] = [one for one in found.body if isinstance(one, ast.AnnAssign)]
-        annotated = [(one.target.id, one.annotation, one.value) for one in typed]
-    else:
-        given = [*found.args.args, *found.args.kwonlyargs]
-        n_without = len(found.args.args) - len(found.args.defaults)
-        defaults = [None] * n_without + found.args.defaults + found.args.kw_defaults
-        annotated = [(one.arg, one.annotation, default) for one, default in zip(given, defaults, strict=True)]
-    helps = {
-        name: _help(words)
-        for listed, words in re.findall(r"^(\w[\w, ]*) : .*\n((?:    .*\n?)+)", ast.get_docstring(found) or "", re.M)
-        for name in listed.split(", ")
-    }
-    return {
-        name: {
-            "help": helps.get(name, ""),
-            "type": next((kind for sign, kind in _TYPES.items() if sign in ast.unparse(annotation)), str),
-            "default": default.value if isinstance(default, ast.Constant) else None,
-        }
-        for name, annotation, default in annotated
-    }
-
-
-def _help(description: str) -> str:
-    """The first sentence of the description of a parameter, and its default if that is said in words."""
-    text = " ".join(description.replace("`", "").replace("%", "%%").split())
-    first, default = (re.search(rf"{start}(.*?)(?:[.;](?= |$)|$)", text) for start in ("^", "Default: "))
-    words = first[1].removeprefix("The ").removeprefix("Whether ") if first else ""
-    return words[:1].lower() + words[1:] + (f" (default: {default[1]})" if default else "")
-
-
-class Argument:
-    """An argument of a command, or an option of it.
-
-    Parameters
-    ----------
-    flag : str
-        ``"--name"`` of an option, or the name of an argument; behind it the word for its value, if that is another.
-    help : str, default ""
-        What it is; the default is added.
-    type : callable, default str
-        Converts the text, or raises ``ParameterError``; ``bool`` for a switch.
-    of : str, optional
-        A function of which ``dest`` is a parameter, as ``"module:function"``: its help, type and default are used.
-    dest : str, optional
-        The name in Python, by which errors call it. Default: the flag without its dashes.
-    values : callable, optional
-        Returns the names that can be given, for completion.
-    reads : str, optional
-        What is expected at the path that is given: it is checked before the work, and never overwritten.
-    heading : str, default ""
-        The heading that the option is listed under.
-    excludes : str, default ""
-        Of several options with the same word, one can be given; they have no heading.
-    **others
-        ``default``, ``required``, ``nargs`` and ``action``, as in argparse.
-    """
-
-    def __init__(
-        self,
-        flag: str,
-        help: str = "",
-        type: Callable[[str], Any] = str,
-        *,
-        of: str = "",
-        dest: str | None = None,
-        values: Callable[[], Sequence[str]] = list,
-        reads: str | None = None,
-        heading: str = "",
-        excludes: str = "",
-        **others: Any,
-    ) -> None:
-        self.flag, _, metavar = flag.partition(" ")
-        self.is_option = flag.startswith("-")
-        self.dest = dest or self.flag.lstrip("-").replace("-", "_")
-        self.values, self.reads, self.heading, self.excludes = values, reads, heading, excludes
-        self._of = of
-        self._given = others | {name: value for name, value in (("help", help), ("metavar", metavar)) if value}
-        if type is not str:
-            self._given["type"] = type
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What argparse is told about it."""
-        settings: dict[str, Any] = {"help": "", "type": str, "default": None}
-        settings |= (parameters_of(self._of)[self.dest] if self._of else {}) | self._given
-        kind, default = settings.pop("type"), settings["default"]
-        if kind is bool:
-            settings["action"] = "store_false" if default else "store_true"
-        else:
-            settings["type"] = _converter(kind)
-        if self.is_option:
-            settings["dest"] = self.dest
-            if kind is not bool and default not in (None, []):
-                settings["help"] += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
-        return settings
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether it takes no value."""
-        return "type" not in self.settings
-
-    @property
-    def metavar(self) -> str:
-        """The word for its value."""
-        return str(self.settings.get("metavar") or (self.dest.upper() if self.is_option else self.dest))
-
-
-def parameters(function: str, heading: str = "", **metavars: str) -> list[Argument]:
-    """An option for each of these parameters of a function: ``n_jobs`` becomes ``--jobs``."""
-    return [
-        Argument(f"--{name.removeprefix('n_').replace('_', '-')}", of=function, dest=name, heading=heading, metavar=one)
-        for name, one in metavars.items()
-    ]
-
-
-def _converter(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse, which puts the name of the option in front of the message."""
-
-    def convert(text: str) -> Any:
-        if not text:  # an empty path would mean the current folder, and an empty name nothing
-            wrong = "expected a value, got an empty text; is a variable of the shell not set?"
-            raise argparse.ArgumentTypeError(wrong)
-        try:
-            return kind(text)
-        except TierankError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
+from tierank.cli.console import quiet
+from tierank.cli.options import Argument, arguments_of
+from tierank.errors import ParameterError
 
 
 @dataclass(frozen=True)
@@ -209,11 +31,11 @@ class Command:
     help : str
         What it does, in a line.
     example : str, default ""
-        What may follow ``tierank``.
-    arguments : sequence of Argument, default ()
-        Its arguments and options.
+        A call of it.
     run : callable, optional
         The function that is called with the options.
+    declared : callable, default list
+        Returns its arguments and options.
     commands : sequence of Command, default ()
         The commands in it, of which one has to be given.
     renamed : dict of str to str, default {}
@@ -223,16 +45,21 @@ class Command:
     name: str
     help: str
     example: str = ""
-    arguments: Sequence[Argument] = ()
     run: Callable[[argparse.Namespace], None] | None = None
+    declared: Callable[[], list[Argument]] = list
     commands: Sequence[Command] = ()
     renamed: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def arguments(self) -> list[Argument]:
+        """Its arguments and options."""
+        return self.declared()
 
     def rename(self, text: str) -> str | None:
         """How callers of the command write an argument of Python, or ``argument=value``; None if it is not theirs.
 
         >>> jobs, ignore = Argument("--jobs", dest="n_jobs"), Argument("--ignore")
-        >>> command = Command("cv", "", "", [jobs, ignore, Argument("--set")])
+        >>> command = Command("cv", "", declared=lambda: [jobs, ignore, Argument("--set")])
         >>> [command.rename(text) for text in ("n_jobs", "n_jobs=1", "ignore=['a b', 'c']", "gain='linear'", "other")]
         ['--jobs', '--jobs 1', "--ignore 'a b,c'", '--set gain=linear', None]
         """
@@ -262,19 +89,37 @@ class Command:
             yield from command.walk(f"{above}{command.name} ")
 
 
-def command(
-    name: str, help: str, example: str, *arguments: Argument | Sequence[Argument], **renamed: str
-) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
-    """Declare a command by the function that runs it; ``--quiet`` is added if it has none."""
-    listed = [one for some in arguments for one in ([some] if isinstance(some, Argument) else some)]
-    if not any(one.flag == "--quiet" for one in listed):
-        listed.append(_QUIET)
-    return lambda run: Command(name, help, f"tierank {example}", listed, run, renamed=renamed)
+def command(*used: Callable[..., Any], **renamed: str) -> Callable[[Callable[[argparse.Namespace], None]], Command]:
+    """Make a command of the function that runs it.
 
+    Parameters
+    ----------
+    *used : callable
+        Functions that read options which their docstrings declare. Those of the command itself stand before them.
+    **renamed : str
+        Options for arguments of Python that have other names.
 
-_QUIET = Argument(
-    "--quiet", "print only results and errors: no progress, no warnings", bool, dest="silent", default=False
-)
+    Returns
+    -------
+    callable
+        The decorator. The command has the name of the function; the first sentence of its docstring is the help, and
+        ``Example:`` begins the example.
+    """
+
+    def made(run: Callable[[argparse.Namespace], None]) -> Command:
+        def declared() -> list[Argument]:
+            by_flag: dict[str, Argument] = {}
+            for function in (run, *used, quiet):
+                for one in arguments_of(function):
+                    by_flag.setdefault(one.flag, one)
+            return list(by_flag.values())
+
+        about, *paragraphs = (" ".join(one.split()) for one in inspect.cleandoc(run.__doc__ or "").split("\n\n"))
+        example = next((one.removeprefix("Example: ") for one in paragraphs if one.startswith("Example: ")), "")
+        help = about[0].lower() + about[1:].removesuffix(".")
+        return Command(run.__name__.strip("_"), help, example, run, declared, renamed=renamed)
+
+    return made
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -9,18 +9,36 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.cli.options import PIPE, paths_of
-from tierank.errors import ParameterError, TierankError, renamed
+from tierank.errors import ColumnWarning, ParameterError, TierankError, renamed
 
 if TYPE_CHECKING:
     from tierank.report import Table
 
 Rename = Callable[[str], str | None]
+
+
+@contextmanager
+def quiet(options: argparse.Namespace) -> Iterator[None]:
+    """Print warnings of the library as lines of ours, or nothing but results and errors.
+
+    --quiet : switch, as silent, default False
+        print only results and errors: no progress, no warnings
+    """
+    with warnings.catch_warnings(), ExitStack() as stack:
+        if getattr(options, "silent", False):  # errors are printed later
+            nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            stack.enter_context(redirect_stderr(nowhere))
+        warnings.showwarning = warning_printer(options.command.rename)
+        warnings.filterwarnings("default", category=DeprecationWarning, module="tierank")  # of our own options
+        warnings.simplefilter("ignore", ColumnWarning)  # reading reports it, with the option that helps
+        yield
 
 
 def show(options: argparse.Namespace, content: dict[str, Any], tables: list[Table]) -> None:

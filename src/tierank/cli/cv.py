@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tierank.cli.commands import Argument, command, integer, names, parameters
+from tierank.cli.commands import command
 from tierank.cli.console import check_place, made, say, show
 from tierank.cli.data import read_like, read_to_learn, reading_options
-from tierank.cli.options import (
-    RANKER,
-    RANKERS,
-    READING,
-    SET,
-    by_name,
-    judging,
-    named,
-    ranker_name,
-    rule_of,
-    settings_of,
-)
+from tierank.cli.options import by_name, settings_of
 from tierank.cli.plugins import as_own, is_own
+from tierank.cli.results import rule_of
 from tierank.cli.train import make_ranker, ranker_class
 from tierank.errors import ParameterError
 from tierank.extras import MissingExtraError
@@ -35,21 +24,23 @@ if TYPE_CHECKING:
     from tierank.experiments import Run
     from tierank.rankers.base import Ranker
 
-_CROSS_VALIDATE = "experiments/crossval:cross_validate"
 
-
-@command(
-    "demo",
-    "the full workflow on generated data",
-    "demo --queries 200",
-    Argument("--out", "folder for the files it makes", Path, default=Path("demo")),
-    Argument("--all", "also uboost and urboost, which take most of the time", bool),
-    Argument("--queries N", "how many queries to generate", integer, dest="n_queries", default=300),
-    Argument("--seed", "seed of the data and of the rankers", integer, default=0),
-    parameters(_CROSS_VALIDATE, n_jobs="N"),
-)
+@command()
 def demo(options: argparse.Namespace) -> None:
-    """Generate data, train on them, and show the results and the commands that lead to them."""
+    """The full workflow on generated data.
+
+    Example: tierank demo --queries 200
+
+    --out : path, default demo
+        folder for the files it makes
+    --all : switch
+        also uboost and urboost, which take most of the time
+    --queries N : integer, as n_queries, default 300
+        how many queries to generate
+    --seed : seed
+        seed of the data and of the rankers
+    --jobs N : experiments/crossval:cross_validate
+    """
     from tierank.experiments import run_demo
     from tierank.report import tabulate_run
     from tierank.report.page import write_report
@@ -78,52 +69,36 @@ def demo(options: argparse.Namespace) -> None:
         print(f"  tierank {line}")
 
 
-def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
-    """``NAME=RANKER,SETTING=VALUE,...`` as a name, a ranker and settings; commas inside brackets do not separate."""
-    head, *settings = re.split(r",(?![^\[{(]*[\]})])", text)
-    name, equals, ranker = head.partition("=")
-    ranker = ranker_name(ranker if equals else head)
-    return name if equals else text, ranker, settings_of(map(named, settings))
-
-
-def _score_files(text: str) -> tuple[str, str]:
-    return named(text, "NAME=FILE, such as other=other-fold{fold}.scores")
-
-
 # Options of cv that say what of a run is shown, and how.
 _TO_SHOW = ("out", "metric", "rule", "unjudged", "baseline", "all_rows", "json", "markdown", "latex", "silent")
 
 
-@command(
-    "cv",
-    "several rankers on five folds with several seeds: the table of the paper",
-    "cv lambdamart umart wide=urank,hidden=[200,100] --data OHSUMED --seeds 5 --out run",
-    Argument(
-        "rankers RANKER",
-        "urank, or with settings and a name: wide=urank,hidden=[200,100]; none: show what FOLDER has",
-        _named_ranker,
-        nargs="*",
-        values=lambda: RANKERS,
-    ),
-    Argument("--data", "a folder with Fold1 to Fold5 or S1 to S5, or a file to split into five parts", reads="a file"),
-    Argument("--out FOLDER", "folder for scores and models; run again to continue", Path, required=True),
-    SET,
-    Argument("--select M,M", "metrics that choose rounds on validation data", names),
-    Argument(
-        "--scores NAME=F", "scores of another tool, {fold} in the file name", _score_files, action="append", default=[]
-    ),
-    parameters(_CROSS_VALIDATE, seeds="N", trials="N", baseline="NAME", n_jobs="N", protocol="NAME", paper="DATA"),
-    Argument(
-        "--as WHOSE",
-        "with --paper: paper (default), the settings as printed; authors or authors-later, those of its program",
-        dest="family",
-    ),
-    Argument("--all-rows", "with --paper: its rows for rankers that were not run, too", bool),
-    judging(default_rule=None),
-    READING,
-)
+@command(rule_of, reading_options)
 def cv(options: argparse.Namespace) -> None:
-    """Train and judge, or show what a run has."""
+    """Several rankers on five folds with several seeds: the table of the paper.
+
+    Example: tierank cv lambdamart umart wide=urank,hidden=[200,100] --data OHSUMED --seeds 5 --out run
+
+    rankers RANKER : rankers, any number
+        urank, or with settings and a name: wide=urank,hidden=[200,100]; none: show what FOLDER has
+    --data : file
+        a folder with Fold1 to Fold5 or S1 to S5, or a file to split into five parts
+    --out FOLDER : path, required
+        folder for scores and models; run again to continue
+    --set NAME=VALUE : settings
+    --select M,M : names
+        metrics that choose rounds on validation data
+    --scores NAME=F : score files
+        scores of another tool, {fold} in the file name
+    --seeds N, --trials N, --baseline NAME : experiments/crossval:cross_validate
+    --jobs N, --protocol NAME, --paper DATA : experiments/crossval:cross_validate
+    --as WHOSE : text, as family
+        with --paper: paper (default), the settings as printed; authors or authors-later, those of its program
+    --all-rows : switch
+        with --paper: its rows for rankers that were not run, too
+    --rule : rule
+        how ties, empty queries and gains count; see: tierank list rules (default: tierank; wsdm20 with --paper)
+    """
     from tierank.experiments import Run
     from tierank.experiments.published import why_not_comparable
     from tierank.report import tabulate_contrasts, tabulate_paper, tabulate_run
@@ -241,21 +216,24 @@ def _has(ranker: str, setting: str) -> bool:
     return setting in kind.declared_settings() or (setting == "preset" and bool(kind.PRESETS))
 
 
-@command(
-    "tune",
-    "search for the settings of a ranker on validation data",
-    "tune umart --data OHSUMED --fold 1 --trials 30 --set n_trees=300 --out umart.json",
-    RANKER,
-    Argument("--data FOLDER|F", "a folder of folds (see --fold), or training data", required=True, reads="a file"),
-    Argument("--valid F", "validation data, if --data is a file", reads="a file"),
-    Argument("--fold", "fold whose training and validation data are used (default: 1)", integer),
-    parameters("experiments/tuning:tune", trials="N", seed="N"),
-    SET,
-    Argument("--out F", "JSON for train --settings; trials are stored next to it", Path, required=True),
-    READING,
-)
+@command(reading_options)
 def tune(options: argparse.Namespace) -> None:
-    """Search for settings, and write the best."""
+    """Search for the settings of a ranker on validation data.
+
+    Example: tierank tune umart --data OHSUMED --fold 1 --trials 30 --set n_trees=300 --out umart.json
+
+    ranker RANKER : ranker
+    --data FOLDER|F : file, required
+        a folder of folds (see --fold), or training data
+    --valid F : file
+        validation data, if --data is a file
+    --fold : integer
+        fold whose training and validation data are used (default: 1)
+    --trials N, --seed N : experiments/tuning:tune
+    --set NAME=VALUE : settings
+    --out F : path, required
+        JSON for train --settings; trials are stored next to it
+    """
     from tierank.experiments import tune
     from tierank.experiments.tuning import space_of
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.commands import Argument, command
+from tierank.cli.commands import command
 from tierank.cli.console import check_place, made, say, show
-from tierank.cli.options import JSON, READING, data_argument
 from tierank.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -96,7 +95,28 @@ def say_what_was_read(path: str, data: RankingDataset) -> None:
 
 
 def reading_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of ``read`` from the options."""
+    """The arguments of ``read`` from the options.
+
+    How data are read
+    -----------------
+    --format : format
+        file format, if the ending does not say it: letor, csv, parquet, tierank
+    --query-column NAME : text, as query
+        column of query ids (default: qid, query or query_id)
+    --rating-column NAME : text, as rating
+        column of ratings (default: rating, label, relevance or grade)
+    --document-column NAME : text, as document
+        column of document ids (default: document, document_id, docid or doc_id)
+    --row-weight-column NAME : text, as row_weight
+        column that says how much documents count (default: row_weight)
+    --query-weight-column NAME : text, as query_weight
+        column that says how much queries count (default: query_weight)
+    --features A,B, --ignore A,B, --zero-based : io:read
+    --categories A,B, --dates A,B, --date-parts P,P, --now NAME, --means A,B : data/columns:Columns
+    --similarities Q:D,..., --measures M,M, --texts Q:D,... : data/columns:Columns
+    --no-cache : switch, as cache, default True
+        neither use nor write the binary cache
+    """
     from tierank.data.columns import Columns
 
     names = ("format", "query", "rating", "document", "features", "ignore", "zero_based", "cache")
@@ -165,7 +185,13 @@ def _width_of(of: RankingDataset | Ranker) -> int | None:
 
 
 def attributes_of(options: argparse.Namespace, data: Sequence[RankingDataset]) -> dict[str, Any] | None:
-    """The attributes of queries by name, from the file of attributes or the data; None if none are asked for."""
+    """The attributes of queries by name, from the file of attributes or the data; None if none are asked for.
+
+    --by A,B : names, repeatable
+        also by segment: columns such as device,country
+    --attributes F : file
+        a CSV or Parquet file with a query column and those of --by (default: DATA)
+    """
     from tierank.io import read_attributes, read_columns
 
     path = getattr(options, "data", None)
@@ -180,18 +206,20 @@ def attributes_of(options: argparse.Namespace, data: Sequence[RankingDataset]) -
     return read_attributes(options.pipes.as_file(options.attributes), options.by, ids, getattr(options, "query", None))
 
 
-@command(
-    "describe",
-    "queries, documents, features, ratings of a data set",
-    "describe train.txt --against next-week.txt --html train.html",
-    data_argument("a data file, or a folder of folds (all data are described)"),
-    READING,
-    JSON,
-    Argument("--html F", "write a page: histograms, features, what looks wrong", Path),
-    Argument("--against F", "newer data: what drifts, and whether to train again", reads="a file"),
-)
+@command(reading_options)
 def describe(options: argparse.Namespace) -> None:
-    """Print what is in a data set, and what has drifted since."""
+    """Queries, documents, features, ratings of a data set.
+
+    Example: tierank describe train.txt --against next-week.txt --html train.html
+
+    data DATA : data
+        a data file, or a folder of folds (all data are described)
+    --json : json
+    --html F : path
+        write a page: histograms, features, what looks wrong
+    --against F : file
+        newer data: what drifts, and whether to train again
+    """
     from tierank.data.dataset import RankingDataset
     from tierank.io import is_folder_of_folds, read_fold
     from tierank.metrics.description import describe, profile
@@ -217,17 +245,18 @@ def describe(options: argparse.Namespace) -> None:
     show(options, description.to_dict(), tables)
 
 
-@command(
-    "convert",
-    "between LETOR text, CSV, Parquet, TREC files and binary folders",
-    "convert train.txt train.parquet",
-    data_argument(),
-    Argument("out OUT", "the ending chooses the format: .txt .csv .parquet .qrels .run ...", Path),
-    READING,
-    Argument("--scores SCORES", "the scores of a TREC run (OUT ends in .run)", reads="a file of scores"),
-)
+@command(reading_options)
 def convert(options: argparse.Namespace) -> None:
-    """Write data in another format, or scores as a TREC run."""
+    """Between LETOR text, CSV, Parquet, TREC files and binary folders.
+
+    Example: tierank convert train.txt train.parquet
+
+    data DATA : data
+    out OUT : path
+        the ending chooses the format: .txt .csv .parquet .qrels .run ...
+    --scores SCORES : scores
+        the scores of a TREC run (OUT ends in .run)
+    """
     from tierank.io import check_conversion, convert, read_scores, write_run
 
     is_run = options.out.suffix == ".run"

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.commands import Argument
 from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -47,7 +46,8 @@ def as_own(text: str) -> Any:
     return getattr(imported, name)
 
 
-def _own_class(text: str) -> type:
+def own_class(text: str) -> type:
+    """The class that a text names."""
     if not is_own(text):
         raise ParameterError(expected="PACKAGE.MODULE:NAME", got=repr(text))
     imported = as_own(text)
@@ -56,18 +56,12 @@ def _own_class(text: str) -> type:
     return imported
 
 
-IMPORT = Argument(
-    "--import PACKAGE.MODULE:NAME",
-    "your own ranker, network or transform that the model is made of; can be repeated",
-    _own_class,
-    dest="own",
-    action="append",
-    default=[],
-)
-
-
 def load_model(options: argparse.Namespace, folder: str | Path) -> Ranker:
-    """The model of a folder, which may contain the classes of ``--import``."""
+    """The model of a folder.
+
+    --import PACKAGE.MODULE:NAME : classes, as own
+        your own ranker, network or transform that the model is made of; can be repeated
+    """
     from tierank.rankers import load
     from tierank.rankers.base import Ranker
     from tierank.transforms import Transform

@@ -9,21 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.commands import Argument, command, integer, number
+from tierank.cli.commands import command
 from tierank.cli.console import check_place, made, say, show
-from tierank.cli.data import read_for
-from tierank.cli.options import (
-    MODEL,
-    MODEL_FOLDER,
-    PIPE,
-    READING,
-    TARGETS,
-    by_name,
-    data_argument,
-    named_path,
-    target_name,
-)
-from tierank.cli.plugins import IMPORT, as_own, load_model
+from tierank.cli.data import read_for, reading_options
+from tierank.cli.options import MODEL_FOLDER, PIPE, by_name
+from tierank.cli.plugins import as_own, load_model
 from tierank.errors import DataError
 from tierank.serve import Connections, Limits
 
@@ -32,23 +22,19 @@ if TYPE_CHECKING:
     from tierank.rankers.base import Ranker
 
 
-@command(
-    "predict",
-    "scores of a model, one per document",
-    "predict model test.csv --k 10 --out top.tsv",
-    MODEL,
-    data_argument(),
-    READING,
-    Argument(
-        "--out F",
-        "write there (default, or -: standard output); .csv and .parquet: a table with query, document and score",
-        Path,
-    ),
-    Argument("--k", "instead of scores, the best k documents of each query as a table", integer),
-    IMPORT,
-)
+@command(reading_options, load_model)
 def predict(options: argparse.Namespace) -> None:
-    """Print or write scores, or the best documents."""
+    """Scores of a model, one per document.
+
+    Example: tierank predict model test.csv --k 10 --out top.tsv
+
+    model MODEL : model
+    data DATA : data
+    --out F : path
+        write there (default, or -: standard output); .csv and .parquet: a table with query, document and score
+    --k : integer
+        instead of scores, the best k documents of each query as a table
+    """
     from tierank.io.layout import PARQUET_ENDINGS
     from tierank.io.paths import check_text_ending, ending_of
     from tierank.io.scores import NOT_TEXT, rank_lines, score_lines, text_file, write_columns
@@ -93,26 +79,20 @@ def _predicted_columns(ranker: Ranker, data: RankingDataset, k: int | None) -> d
     return {"query": ranked.query, "rank": ranked.rank, "row": ranked.row, **documents, "score": ranked.score}
 
 
-@command(
-    "export",
-    "write a model for another engine, and prove that it scores the same",
-    "export model --to onnx --out model.onnx --verify test.txt",
-    MODEL,
-    Argument(
-        "--to TARGET",
-        f"{', '.join(TARGETS)}, or your own: package.module:NAME",
-        target_name,
-        required=True,
-        values=lambda: TARGETS,
-    ),
-    Argument("--out F", "file, or folder for a search engine", Path, required=True),
-    Argument("--verify DATA", "score these data by both, and compare", reads="a file"),
-    IMPORT,
-    READING,
-    set="--set",
-)
+@command(reading_options, load_model, set="--set")
 def export(options: argparse.Namespace) -> None:
-    """Export a model, and verify the export."""
+    """Write a model for another engine, and prove that it scores the same.
+
+    Example: tierank export model --to onnx --out model.onnx --verify test.txt
+
+    model MODEL : model
+    --to TARGET : target, required
+        onnx, elasticsearch, opensearch, solr, vespa, c, or your own: package.module:NAME
+    --out F : path, required
+        file, or folder for a search engine
+    --verify DATA : file
+        score these data by both, and compare
+    """
     from tierank.export import as_target, check_export_place, verify
 
     target = as_target(as_own(options.to))
@@ -129,24 +109,27 @@ def export(options: argparse.Namespace) -> None:
         print(proof)
 
 
-@command(
-    "explain",
-    "why a model puts one document above another",
-    "explain model test.txt --query 84 --above 1 --below 2",
-    MODEL,
-    data_argument(),
-    READING,
-    Argument("--query Q", "its id", dest="query_id", required=True),
-    Argument("--above A", "a document: its id, or its row in the query", required=True),
-    Argument("--below B", "the other document", required=True),
-    Argument("--top N", "features to name", integer, default=10),
-    Argument("--json", "machine-readable output, all features", bool),
-    Argument("--out F", "also draw it, to a file that ends in .svg, .png or .pdf", Path),
-    IMPORT,
-    query="--query",
-)
+@command(reading_options, load_model, query="--query")
 def explain(options: argparse.Namespace) -> None:
-    """Print what each feature adds."""
+    """Why a model puts one document above another.
+
+    Example: tierank explain model test.txt --query 84 --above 1 --below 2
+
+    model MODEL : model
+    data DATA : data
+    --query Q : text, as query_id, required
+        its id
+    --above A : text, required
+        a document: its id, or its row in the query
+    --below B : text, required
+        the other document
+    --top N : integer, default 10
+        features to name
+    --json : json
+        machine-readable output, all features
+    --out F : path
+        also draw it, to a file that ends in .svg, .png or .pdf
+    """
     from tierank.rankers.explain import explain_pair
     from tierank.report.figures import check_figure, draw_explanation
     from tierank.report.tables import tabulate_explanation
@@ -164,38 +147,39 @@ def explain(options: argparse.Namespace) -> None:
     show(options, explanation.to_dict(), [tabulate_explanation(explanation, top)])
 
 
-def _limits() -> list[Argument]:
-    """An option for each limit of the server."""
-    return [
-        Argument(
-            f"--{one.name.replace('_', '-')} N",
-            one.metadata["what"],
-            number if isinstance(one.default, float) else integer,
-            default=one.default,
-            heading="limits, of each process",
-        )
-        for one in (*fields(Limits), *fields(Connections))
-    ]
-
-
-@command(
-    "serve",
-    "scores of models over HTTP",
-    "serve models/products --port 8080 --workers 2 --watch 5",
-    Argument("models [NAME=]MODEL", "a folder that train wrote; NAME defaults to its name", named_path, nargs="+"),
-    Argument("--host", "address to listen at; 127.0.0.1 is this machine", default="127.0.0.1"),
-    Argument("--port", "port; 0 takes any free one", integer, default=8080),
-    Argument("--workers N", "processes", integer, default=1),
-    Argument("--threads N", "scoring threads per process (default: one per core)", integer),
-    Argument("--watch SECONDS", "seconds between checks for a new model; SIGHUP checks at once", number),
-    Argument("--api-key-file FILE", "API keys, one per line; only requests with one of them are answered", Path),
-    _limits(),
-    Argument("--header-timeout N", "deprecated, without effect", number),
-    Argument("--json", "the log as lines of JSON", bool, excludes="log"),
-    Argument("--quiet", "log problems only", bool, excludes="log"),
-)
+@command()
 def serve(options: argparse.Namespace) -> None:
-    """Serve until a signal stops it."""
+    """Scores of models over HTTP.
+
+    Example: tierank serve models/products --port 8080 --workers 2 --watch 5
+
+    models [NAME=]MODEL : models, at least one
+        a folder that train wrote; NAME defaults to its name
+    --host : text, default 127.0.0.1
+        address to listen at; 127.0.0.1 is this machine
+    --port : integer, default 8080
+        port; 0 takes any free one
+    --workers N : integer, default 1
+        processes
+    --threads N : integer
+        scoring threads per process (default: one per core)
+    --watch SECONDS : number
+        seconds between checks for a new model; SIGHUP checks at once
+    --api-key-file FILE : path
+        API keys, one per line; only requests with one of them are answered
+    --header-timeout N : number
+        deprecated, without effect
+    --json : switch, either log
+        the log as lines of JSON
+    --quiet : switch, either log
+        log problems only
+
+    Limits, of each process
+    -----------------------
+    --max-bytes N, --max-large-bytes N, --max-documents N, --max-waiting N, --max-explaining N : serve:Limits
+    --body-timeout N, --timeout N : serve:Limits
+    --max-connections N, --idle-timeout N, --drain-timeout N : serve:Connections
+    """
     from tierank.serve.signals import Signals
 
     with Signals() as signals:  # first of all: importing the server takes seconds

@@ -6,30 +6,42 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tierank.cli.commands import Argument, command, integer, parameters
+from tierank.cli.commands import command
 from tierank.cli.console import check_place, made, say, show
-from tierank.cli.data import attributes_of, read_to_judge, scored
-from tierank.cli.options import (
-    PIPE,
-    READING,
-    by_name,
-    data_argument,
-    judging,
-    named_path,
-    rule_of,
-    segments,
-    titled_path,
-)
+from tierank.cli.data import attributes_of, read_to_judge, reading_options, scored
+from tierank.cli.options import PIPE, by_name
 from tierank.cli.plugins import load_model
 from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
     from tierank.rankers.base import Ranker
 
-_SCORES = "a file of scores, or a model folder"
-_DATA = data_argument("a file: LETOR text, CSV, Parquet, ..., or TREC qrels to judge runs; -: a pipe")
+
+def rule_of(options: argparse.Namespace) -> Any:
+    """The rule, as ``--unjudged`` changes it.
+
+    --metric M,M : metrics
+        see: tierank list metrics; or your own function, as package.module:name
+        (default: ndcg@1,ndcg@3,ndcg@5,ndcg@10,err@10)
+    --rule : rule, default tierank
+        how ties, empty queries and gains count; see: tierank list rules
+    --unjudged {zero,condense} : {zero, condense}
+        documents without a rating: not relevant, or taken out of the lists (default: as --rule says)
+    --json : json, either output
+    --markdown : switch, either output
+        tables in Markdown
+    --latex : switch, either output
+        tables in LaTeX, for the package booktabs
+    """
+    rule = options.rule
+    if options.unjudged is None:
+        return rule
+    if rule is None:
+        raise ParameterError(argument="unjudged", expected="`rule` too, as it changes the rule", got="none")
+    name = rule.partition(":")[0]
+    return name if options.unjudged == "zero" else f"{name}:{options.unjudged}"
 
 
 def _load_systems(options: argparse.Namespace, sources: Iterable[str]) -> list[Ranker | str]:
@@ -39,26 +51,19 @@ def _load_systems(options: argparse.Namespace, sources: Iterable[str]) -> list[R
     ]
 
 
-@command(
-    "evaluate",
-    "judge scores, runs or models by the ratings of a data set or qrels",
-    "evaluate test.txt model --metric ndcg@10 --metric err@10 --per-query queries.csv",
-    _DATA,
-    Argument(
-        "scores [NAME=]SCORES|MODEL",
-        "a number per line, RankLib scores, a TREC run, .npy, a model folder; -: a pipe; several get a table each",
-        titled_path,
-        nargs="+",
-        reads=_SCORES,
-    ),
-    READING,
-    judging(),
-    segments(" (default: DATA)"),
-    Argument("--per-query F", "also write a CSV file with a row per query; -: print that alone", Path),
-    metrics="--metric",
-)
+@command(reading_options, rule_of, attributes_of, metrics="--metric")
 def evaluate(options: argparse.Namespace) -> None:
-    """Judge systems, each for itself."""
+    """Judge scores, runs or models by the ratings of a data set or qrels.
+
+    Example: tierank evaluate test.txt model --metric ndcg@10 --metric err@10 --per-query queries.csv
+
+    data DATA : data
+        a file: LETOR text, CSV, Parquet, ..., or TREC qrels to judge runs; -: a pipe
+    scores [NAME=]SCORES|MODEL : systems, at least one
+        a number per line, RankLib scores, a TREC run, .npy, a model folder; -: a pipe; several get a table each
+    --per-query F : path
+        also write a CSV file with a row per query; -: print that alone
+    """
     from tierank.io.paths import check_text_ending
     from tierank.io.scores import NOT_TEXT
     from tierank.metrics.evaluate import evaluate
@@ -89,28 +94,22 @@ def evaluate(options: argparse.Namespace) -> None:
     show(options, contents if len(contents) > 1 else evaluation.to_dict(), tables)
 
 
-@command(
-    "compare",
-    "compare several systems, with significance tests",
-    "compare test.txt old.scores new=model --metric ndcg@10",
-    _DATA,
-    Argument(
-        "scores [NAME=]SCORES|MODEL",
-        "score files or model folders, two or more; NAME defaults to the name of the file or folder",
-        named_path,
-        nargs="+",
-        reads=_SCORES,
-    ),
-    READING,
-    parameters("metrics/compare:compare", baseline="NAME"),
-    judging(),
-    segments(" (default: DATA)"),
-    Argument("--seed N", "deprecated, without effect", integer),
-    Argument("--out FOLDER", "store the result as a run, for tierank report", Path),
-    metrics="--metric",
-)
+@command(reading_options, rule_of, attributes_of, metrics="--metric")
 def compare(options: argparse.Namespace) -> None:
-    """Compare systems."""
+    """Compare several systems, with significance tests.
+
+    Example: tierank compare test.txt old.scores new=model --metric ndcg@10
+
+    data DATA : data
+        a file: LETOR text, CSV, Parquet, ..., or TREC qrels to judge runs; -: a pipe
+    scores [NAME=]SCORES|MODEL : named systems, at least one
+        score files or model folders, two or more; NAME defaults to the name of the file or folder
+    --baseline NAME : metrics/compare:compare
+    --seed N : integer
+        deprecated, without effect
+    --out FOLDER : path
+        store the result as a run, for tierank report
+    """
     from tierank.experiments import keep_comparison
     from tierank.experiments.crossval import check_is_new
     from tierank.metrics.compare import compare
@@ -141,23 +140,21 @@ def compare(options: argparse.Namespace) -> None:
     show(options, comparison.to_dict(), tables)
 
 
-@command(
-    "report",
-    "an HTML report of a cv, compare or demo run, or of several side by side",
-    "report run --out run.html",
-    Argument(
-        "runs RUN",
-        "the folder of the run; several of the same test data are set side by side, NAME=RUN names them",
-        named_path,
-        nargs="+",
-        reads="the folder of a run, with run.json in it",
-    ),
-    Argument("--out F.html", "write there (default: report.html in the first RUN)", Path),
-    Argument("--titles F.csv", "columns query, document, title: names to show", Path, reads="a file"),
-    segments(),
-)
+@command(attributes_of)
 def report(options: argparse.Namespace) -> None:
-    """Write the report of runs."""
+    """An HTML report of a cv, compare or demo run, or of several side by side.
+
+    Example: tierank report run --out run.html
+
+    runs RUN : runs, at least one
+        the folder of the run; several of the same test data are set side by side, NAME=RUN names them
+    --out F.html : path
+        write there (default: report.html in the first RUN)
+    --titles F.csv : file
+        columns query, document, title: names to show
+    --attributes F : file
+        a CSV or Parquet file with a query column and those of --by
+    """
     from tierank.experiments import Run, side_by_side
     from tierank.report.page import write_report
     from tierank.report.viewer import Titles
@@ -165,7 +162,7 @@ def report(options: argparse.Namespace) -> None:
     folders = {name: Path(folder) for name, folder in by_name(options.runs).items()}
     out = options.out or next(iter(folders.values())) / "report.html"
     check_place(options, out)
-    titles = None if options.titles is None else Titles.read(options.titles)
+    titles = None if options.titles is None else Titles.read(Path(options.titles))
     runs = {name: Run.open(_of_demo(folder)) for name, folder in folders.items()}
     run = side_by_side(runs) if len(runs) > 1 else next(iter(runs.values()))
     write_report(run, made(out), titles=titles, by=attributes_of(options, run.tests))

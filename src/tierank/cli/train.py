@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.commands import Argument, command, integer, number, parameters
+from tierank.cli.commands import command
 from tierank.cli.console import check_place, print_json, say
-from tierank.cli.data import read_to_learn, read_to_validate
-from tierank.cli.options import MODEL_FOLDER, RANKER, RANKERS, READING, SET, ranker_name, settings_of
+from tierank.cli.data import read_to_learn, read_to_validate, reading_options
+from tierank.cli.options import settings_of
 from tierank.cli.plugins import as_own, is_own, load_model
 from tierank.errors import ParameterError, TeamError
 from tierank.files import for_json
@@ -21,41 +21,38 @@ if TYPE_CHECKING:
     from tierank.data.team import Team
     from tierank.rankers.base import Ranker
 
-OUT = Argument("--out MODEL", "folder for the model", Path, required=True)
-_JSON = Argument("--json", "what was trained, as JSON", bool)
 
-
-@command(
-    "train",
-    "fit a ranker and save it as a folder",
-    "train umart --train train.csv --valid valid.csv --ignore title,url --set n_trees=300 --out model",
-    RANKER,
-    Argument("--train F", "training data", dest="data", required=True, reads="a file"),
-    Argument("--valid F", "validation data: choose the best round, and stop early", reads="a file"),
-    OUT,
-    SET,
-    Argument("--settings F", "a JSON file of settings, such as tune writes", Path),
-    Argument(
-        "--position-column NAME",
-        "column of the positions where documents were shown; ratings are clicks",
-        dest="position",
-    ),
-    Argument(
-        "--propensity F.json", "propensities by position, from: tierank clicks fit --model pbm --out F.json", Path
-    ),
-    Argument(
-        "--start MODEL",
-        "model to continue from: adds trees to its trees, or starts from its weights",
-        reads=MODEL_FOLDER,
-    ),
-    Argument("--resume", "continue an interrupted run from MODEL.checkpoint", bool),
-    Argument("--ranks N", "train in N processes on this machine; torchrun trains on several", integer, default=1),
-    Argument("--timeout S", "seconds that processes wait for each other (default: 600)", number),
-    _JSON,
-    READING,
-)
+@command(reading_options)
 def train(options: argparse.Namespace) -> None:
-    """Train in this process, as one of several, or in several that are started here."""
+    """Fit a ranker and save it as a folder.
+
+    Example: tierank train umart --train train.csv --valid valid.csv --ignore title,url --set n_trees=300 --out model
+
+    ranker RANKER : ranker
+    --train F : file, as data, required
+        training data
+    --valid F : file
+        validation data: choose the best round, and stop early
+    --out MODEL : path, required
+        folder for the model
+    --set NAME=VALUE : settings
+    --settings F : path
+        a JSON file of settings, such as tune writes
+    --position-column NAME : text, as position
+        column of the positions where documents were shown; ratings are clicks
+    --propensity F.json : path
+        propensities by position, from: tierank clicks fit --model pbm --out F.json
+    --start MODEL : model
+        model to continue from: adds trees to its trees, or starts from its weights
+    --resume : switch
+        continue an interrupted run from MODEL.checkpoint
+    --ranks N : integer, default 1
+        train in N processes on this machine; torchrun trains on several
+    --timeout S : number
+        seconds that processes wait for each other (default: 600)
+    --json : json
+        what was trained, as JSON
+    """
     from tierank.data.team import Team
     from tierank.rankers.checkpoint import check_checkpoint
 
@@ -78,22 +75,27 @@ def train(options: argparse.Namespace) -> None:
         _train_in(Team(), ranker, options)
 
 
-@command(
-    "distill",
-    "fit one ranker to the ratings and the scores of a blend, to serve it instead of the blend",
-    "distill blend --train train.csv --valid valid.csv --into umart --set n_trees=300 --out model",
-    Argument("model MODEL", "a blend that was trained on the same data", reads=MODEL_FOLDER),
-    Argument("--train F", "the training data of the blend", dest="data", required=True, reads="a file"),
-    Argument("--valid F", "its validation data, if it had any", reads="a file"),
-    Argument("--into RANKER", "what to fit", ranker_name, default="lambdamart", values=lambda: RANKERS),
-    SET,
-    parameters("rankers/distillation:distill", mix="W"),
-    OUT,
-    _JSON,
-    READING,
-)
+@command(reading_options)
 def distill(options: argparse.Namespace) -> None:
-    """Train on what a blend says."""
+    """Fit one ranker to the ratings and the scores of a blend, to serve it instead of the blend.
+
+    Example: tierank distill blend --train train.csv --valid valid.csv --into umart --set n_trees=300 --out model
+
+    model MODEL : model
+        a blend that was trained on the same data
+    --train F : file, as data, required
+        the training data of the blend
+    --valid F : file
+        its validation data, if it had any
+    --into RANKER : ranker, default lambdamart
+        what to fit
+    --set NAME=VALUE : settings
+    --mix W : rankers/distillation:distill
+    --out MODEL : path, required
+        folder for the model
+    --json : json
+        what was trained, as JSON
+    """
     from tierank.rankers.blend import Blend
     from tierank.rankers.distillation import distill
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -17,8 +17,8 @@ __all__ = ["Limits", "app"]
 LARGE = 256 << 10
 
 
-def _limit(default: float, what: str, least: int = 1) -> Any:
-    return field(default=default, metadata={"what": what, "least": least})
+# Limits that may be 0.
+_FROM_0 = ("max_waiting", "max_explaining")
 
 
 class _Checked:
@@ -32,20 +32,38 @@ class _Checked:
             if isinstance(one.default, float):
                 as_positive(one.name, value)
             else:
-                as_whole(one.name, value, one.metadata["least"])
+                as_whole(one.name, value, 0 if one.name in _FROM_0 else 1)
 
 
 @dataclass(frozen=True)
 class Limits(_Checked):
-    """Limits of the application, per process: sizes, queues and deadlines. Each is an option of ``tierank serve``."""
+    """Limits of the application, per process: sizes, queues and deadlines. Each is an option of ``tierank serve``.
 
-    max_bytes: int = _limit(16 << 20, "bytes of a request")
-    max_large_bytes: int = _limit(128 << 20, "bytes of all requests above 256 KB in the server at a time")
-    max_documents: int = _limit(10_000, "documents of a request")
-    max_waiting: int = _limit(256, "requests that wait for a thread", least=0)
-    max_explaining: int = _limit(8, "explanations that wait for their thread", least=0)
-    body_timeout: float = _limit(30.0, "seconds within which a body has to arrive")
-    timeout: float = _limit(10.0, "seconds that an answer may take after the body has arrived")
+    Parameters
+    ----------
+    max_bytes : int, default 16777216
+        Bytes of a request.
+    max_large_bytes : int, default 134217728
+        Bytes of all requests above 256 KB in the server at a time.
+    max_documents : int, default 10000
+        Documents of a request.
+    max_waiting : int, default 256
+        Requests that wait for a thread.
+    max_explaining : int, default 8
+        Explanations that wait for their thread.
+    body_timeout : float, default 30.0
+        Seconds within which a body has to arrive.
+    timeout : float, default 10.0
+        Seconds that an answer may take after the body has arrived.
+    """
+
+    max_bytes: int = 16_777_216
+    max_large_bytes: int = 134_217_728
+    max_documents: int = 10_000
+    max_waiting: int = 256
+    max_explaining: int = 8
+    body_timeout: float = 30.0
+    timeout: float = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,11 +76,21 @@ class Limits(_Checked):
 
 @dataclass(frozen=True)
 class Connections(_Checked):
-    """Limits of connections, per process. Each is an option of ``tierank serve``."""
+    """Limits of connections, per process. Each is an option of ``tierank serve``.
 
-    max_connections: int = _limit(512, "open connections")
-    idle_timeout: float = _limit(75.0, "seconds that a connection may be idle between two requests")
-    drain_timeout: float = _limit(30.0, "seconds that running requests have to finish when the server stops")
+    Parameters
+    ----------
+    max_connections : int, default 512
+        Open connections.
+    idle_timeout : float, default 75.0
+        Seconds that a connection may be idle between two requests.
+    drain_timeout : float, default 30.0
+        Seconds that running requests have to finish when the server stops.
+    """
+
+    max_connections: int = 512
+    idle_timeout: float = 75.0
+    drain_timeout: float = 30.0
 
 
 def app(
