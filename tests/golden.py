@@ -385,7 +385,7 @@ def transcript(command):
             code = stop.code
     said = [f"exit {code}", *out.getvalue().splitlines(), *(f"! {line}" for line in err.getvalue().splitlines())]
     # How often progress is told depends on the time it takes; the end always is.
-    return [steady(line) for line in said if not re.match(r"! training: (\d+) of (?!\1 )", line)]
+    return [steady(line) for line in said if not re.match(r"! training: (\d+) of (?!\1\b)", line)]
 
 
 def steady(line):
