@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -1357,3 +1359,18 @@ def test_scores_of_ones_own_ranker_that_are_none(data, monkeypatch, broken, mess
     monkeypatch.setattr(Popular, "predict", lambda *given: broken(plain(*given)), raising=False)
     with pytest.raises(DataError, match=f"popular, fold 1, seed 0: predict: .*{message}"):
         cross_validate({"popular": Popular(feature=2)}, one_fold(data), n_jobs=1)
+
+
+def test_cpu_times_contain_no_imports():
+    code = """
+import sys, time, tierank
+from tierank.experiments import cross_validate
+data = tierank.make_ranking(20, n_features=2, mean_length=6, max_length=8)
+assert "lightgbm" not in sys.modules
+clock, loaded = time.process_time, []
+time.process_time = lambda: loaded.append("lightgbm" in sys.modules) or clock()
+run = cross_validate(tierank.LambdaMART(n_trees=2), data, n_jobs=1, metrics="ndcg@1")
+assert loaded and all(loaded), loaded
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

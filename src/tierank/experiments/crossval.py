@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -24,7 +25,7 @@ from sklearn.base import clone
 from tierank.arrays import Floats
 from tierank.data.dataset import RankingDataset
 from tierank.display import Progress
-from tierank.errors import DataError, ParameterError, ProcessError
+from tierank.errors import DataError, ParameterError, ProcessError, TierankError
 from tierank.experiments.folds import Fold, Folds, folds_of, test_only
 from tierank.experiments.published import PAPER_METRICS, PAPERS
 from tierank.experiments.runs import Run
@@ -32,6 +33,7 @@ from tierank.experiments.store import PLAN_FILE, PROTOCOLS, Cell, RunPlan, Store
 from tierank.experiments.tuning import as_ranker, tune
 from tierank.files import as_path
 from tierank.io import read, read_scores
+from tierank.io.synth import make_ranking
 from tierank.kernels import n_workers
 from tierank.metrics.compare import Comparison
 from tierank.metrics.judge import as_scores
@@ -355,6 +357,7 @@ class CellTrainer:
         known = ranker.get_params(deep=False)  # a caller's ranker may have no setting ``seed`` or ``n_jobs``
         wanted = {"seed": cell.seed} | ({"n_jobs": 1} if known.get("n_jobs") is None else {})
         ranker.set_params(**{name: value for name, value in wanted.items() if name in known})
+        _load(ranker)
         start = time.process_time()
         checkpoint, study = self.store.scratch(cell)
         if task.trials is None:
@@ -385,6 +388,25 @@ class CellTrainer:
         self.store.clear_scratch(cell)
         values = " ".join(f"{name} {value:.4f}" for name, value in best.items())
         return f"{cell}: {values} on validation data" if values else str(cell)
+
+
+# The kinds of rankers that this process has loaded.
+_LOADED: set[type[Ranker]] = set()
+
+
+def _load(ranker: Ranker) -> None:
+    """Import and compile what a ranker needs, by a tiny fit: otherwise the first fit of a process would pay for it."""
+    kind, settings = type(ranker), ranker.get_params(deep=False)
+    if kind in _LOADED or kind not in RANKERS.values() or any(map(callable, settings.values())):
+        return
+    _LOADED.add(kind)
+    small = {"n_trees": 2, "max_epochs": 1, "n_seeds": 1, "n_learners": 2}
+    data = make_ranking(16, n_features=2, mean_length=6, max_length=8)
+    with suppress(TierankError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clone(ranker).set_params(**{name: value for name, value in small.items() if name in settings}).fit(
+            data, valid=data
+        )
 
 
 def _start(tables: Tables, folder: Path, folds: Folds) -> CellTrainer:
