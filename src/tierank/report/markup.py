@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from tierank.display import Html, element, join
 from tierank.metrics.rules import parse_metric
 from tierank.report.tables import Table
 
-# Nothing may be loaded or sent: the browser refuses everything that is not in the page.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 # Number of colours in the style sheet; further series start again with the first.
 N_COLOURS = 8
 # Parts of a page: the name of each in links, its title, and what is in it.
@@ -71,29 +69,21 @@ def package_file(name: str) -> Html:
     return Html((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
+def filled(name: str, **parts: str) -> Html:
+    """A template of this package with its parts; its line breaks are for people."""
+    return Html(Template("".join(map(str.strip, package_file(name).splitlines()))).substitute(parts))
+
+
 def make_page(title: str, intro: Sequence[str], sections: Sections, *more: str) -> str:
-    """A page with style and scripts included."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}"/>'),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title),
-        element("link", rel="icon", href="data:,"),
-        element("style", package_file("page.css")),
-    )
-    links = [element("a", shown, href=f"#{name}") for name, shown, _ in sections]
-    switch = element("button", "Dark", type="button", id="theme", class_="quiet", aria_pressed="false", hidden="")
-    top = element("div", element("h1", title), switch, class_="top")
-    header = element("header", top, *intro, element("nav", *links, aria_label="Sections"))
-    parts = [
+    """A page with style and scripts included. By its policy, the browser refuses whatever is not in the page."""
+    links = join(element("a", shown, href=f"#{name}") for name, shown, _ in sections)
+    parts = join(
         element("section", element("h2", shown, id=f"{name}-title"), *content, id=name, aria_labelledby=f"{name}-title")
         for name, shown, content in sections
-    ]
-    footer = element("footer", "Made by tierank. This file needs no network.")
-    body = element("body", header, element("main", *parts), footer, *more, element("script", package_file("page.js")))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    )
+    texts = {"title": join([title]), "intro": join(intro), "links": links, "sections": parts, "more": join(more)}
+    page = filled("page.html", **texts, style=package_file("page.css"), script=package_file("page.js"))
+    return f"<!DOCTYPE html>\n{page}\n"
 
 
 def display(metric: str) -> str:

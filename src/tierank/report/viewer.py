@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from tierank.arrays import Floats
 from tierank.data.tables import check_columns
-from tierank.display import Html, element
+from tierank.display import Html
 from tierank.errors import DataError
 from tierank.experiments.runs import Run
-from tierank.report.markup import note
+from tierank.report.markup import filled
 
 # Depths to which lists may be kept, deepest first: the first that the budget allows is used.
 _DEPTHS = (1000, 300, 100, 50, 30, 20, 15, 10, 5)
@@ -29,14 +29,7 @@ _LEVELS = 65_535
 # Scores are shown up to here: differences of larger ones, and of infinite ones, are not numbers of the page.
 _FURTHEST = 1e38
 
-_ORDERS = {
-    "loss": "Biggest losses first",
-    "win": "Biggest wins first",
-    "low": "Lowest on the left first",
-    "data": "As in the data",
-}
 _TITLE_COLUMNS = ("query", "document", "title")
-_SHOWS = {"all": "All queries", "lost": "Only losses", "won": "Only wins", "tied": "Only ties"}
 
 
 @dataclass(frozen=True)
@@ -187,52 +180,17 @@ class RunLists:
 
 def make_viewer(run: Run, shown: dict[str, Any]) -> Html:
     """The frame of the viewer, which the script of the page fills with the result of ``RunLists.encode``."""
-    orders, shows = (
-        element("select", *(element("option", text, value=value) for value, text in options.items()), id=name)
-        for name, options in (("order", _ORDERS), ("show", _SHOWS))
-    )
-    controls = {
-        "Left": element("select", id="left"),
-        "Right": element("select", id="right"),
-        "Order": orders,
-        "Show": shows,
-        "Find a query": element("input", id="find", type="search", placeholder="id", autocomplete="off"),
-    }
-    labelled = [element("label", element("span", label), control) for label, control in controls.items()]
-    count = element("p", id="count", class_="note", aria_live="polite")
-    choices = element("ul", id="choices", role="listbox", tabindex="0", aria_label="Queries")
-    links = element("div", id="links", aria_hidden="true")
-    lists = [
-        element("div", id="query-head", aria_live="polite"),
-        element("div", element("ol", id="list-left"), links, element("ol", id="list-right"), id="stage"),
-        element("button", "Show more", type="button", id="more", class_="quiet"),
-        element("div", id="why"),
-    ]
     depth, longest = shown["depth"], shown["longest"]
-    words = ["Lists are complete."]
+    words = "Lists are complete."
     if depth < longest:
-        words = [
+        words = (
             f"To keep the file small it holds the first {depth} documents of each list; the longest has {longest:,}."
-        ]
+        )
     if len(run.seeds) > 1:
         firsts = {run.seeds_of(system)[0] for system in run.systems}
         which = f"seed {firsts.pop()}" if len(firsts) == 1 else "the first seed of each ranker"
-        words.append(f"Lists and their metrics are those of {which}.")
-    words.append("Equal scores are in the order of the rows.")
-    words.append(
-        "Keys: j and k, or the arrows in the list of queries, for the next and the last; / to search; x to swap sides;"
-        " Enter on two documents to compare them."
-    )
-    chooser, stage = element("div", count, choices, class_="chooser"), element("div", *lists, class_="lists")
-    return element(
-        "div",
-        element("noscript", "The viewer needs JavaScript; everything else on this page does not."),
-        element("div", *labelled, class_="controls"),
-        element("div", id="tier-key", class_="legend"),
-        element("div", chooser, stage, class_="browse"),
-        note(" ".join(words)),
-        id="viewer",
-    )
+        words += f" Lists and their metrics are those of {which}."
+    return filled("viewer.html", words=words)
 
 
 def _packed(values: NDArray[Any], kind: str | np.dtype[Any]) -> str:
