@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import NotFittedError
 
 import tierank
-from tierank.clicks import CLICK_MODELS, ClickLog, load, make_model, save
-from tierank.clicks.base import AttractionModel
+from tierank.clicks import CLICK_MODELS, AttractionModel, ClickLog, load, make_model, save
 
 EVERY = sorted(CLICK_MODELS)
 ATTRACTION = [name for name in EVERY if name != "ctr"]

@@ -32,7 +32,6 @@ from tierank.clicks import (
     preference,
     simulate_clicks,
 )
-from tierank.clicks.interleaving import optimized_lists
 from tierank.clicks.offpolicy import new_ranks
 from tierank.rankers.smoothed_judgements import LEARNING_RATE, N_ROUNDS, expect_ratings
 
@@ -738,20 +737,6 @@ def test_probabilistic_credit_worked_by_hand():
     assert interleave(A, A, method="probabilistic", seed=3).credit == (0.0,) * 6
 
 
-def test_optimized_lists_are_all_merges_and_fair():
-    lists, credits, chances = optimized_lists((0, 1), (1, 2), 2)
-    assert lists == [(0, 1), (1, 0), (1, 2)]
-    # Of 0, 1 and 2: 1 - 0, 1/2 - 1, 0 - 1/2.
-    assert credits == [(1.0, -0.5), (-0.5, 1.0), (-0.5, -0.5)]
-    assert chances.tolist() == pytest.approx([1 / 3] * 3)
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        first, second = (tuple(rng.permutation(7)[:5].tolist()) for _ in range(2))
-        lists, credits, chances = optimized_lists(first, second, 5)
-        assert np.abs(chances @ np.array(credits)).max() < 1e-9
-        assert chances.sum() == pytest.approx(1)
-
-
 def test_lists_that_end_early():
     for method in INTERLEAVINGS:
         assert set(interleave(["a"], ["a", "b"], method=method, k=9).documents) == {"a", "b"}
@@ -764,7 +749,7 @@ def test_many_little_wins_are_no_preference():
     rng = np.random.default_rng(0)
     outcomes = []
     for _ in range(1000):
-        shown = interleave("abcdefghij", "fabcdeghij", method="optimized", k=5, seed=rng)
+        shown = interleave("abcdefghij", "fabcdeghij", method="probabilistic", k=5, seed=rng)
         outcomes.append(shown.outcome(np.arange(5) == rng.integers(5)))
     found = preference(outcomes)
     assert found.wins > 4 * found.losses
@@ -838,8 +823,6 @@ def test_errors_of_interleaving():
         interleave(A, B, method="teamdraft")
     with pytest.raises(tierank.DataError, match="second: expected at least one document, each once"):
         interleave(A, ["a", "a"])
-    with pytest.raises(tierank.ParameterError, match="k: expected at most 12 with optimized interleaving, got 13"):
-        interleave(A, B, method="optimized", k=13)
     with pytest.raises(tierank.DataError, match="clicked: expected 4 values"):
         interleave(A, B, k=4).outcome([True])
 
@@ -972,7 +955,7 @@ def test_doubly_robust_leaves_the_callers_model_alone_and_takes_its_attractivene
 
 
 def test_none_is_a_document_too():
-    for method in ("team-draft", "probabilistic", "optimized"):
+    for method in INTERLEAVINGS:
         shown = interleave([None, "a"], ["a", "b"], method=method, k=4)
         assert set(shown.documents) == {None, "a", "b"}
 

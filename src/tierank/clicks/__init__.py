@@ -1,55 +1,34 @@
 """Learning from clicks: logs, click models, propensities, judgements, off-policy evaluation, interleaving."""
 
-from tierank.clicks.base import ClickModel
-from tierank.clicks.interleaving import (
-    INTERLEAVINGS,
-    Interleaved,
-    Preference,
-    ab_power,
-    ab_sample_size,
-    interleave,
-    interleaving_power,
-    interleaving_sample_size,
-    preference,
-)
-from tierank.clicks.judgements import Judgements, judgements, training_data
-from tierank.clicks.log import ClickLog
-from tierank.clicks.models import CLICK_MODELS, HeldOut, choose_model, compare_models, load, make_model, save
-from tierank.clicks.offpolicy import Value, estimate_value, evaluate_ranking
-from tierank.clicks.propensities import PROPENSITY_METHODS, Propensities, estimate_propensities, read_propensities
-from tierank.clicks.reading import read
-from tierank.clicks.simulation import Simulation, simulate_clicks
-
-__all__ = [
-    "CLICK_MODELS",
-    "INTERLEAVINGS",
-    "PROPENSITY_METHODS",
-    "ClickLog",
-    "ClickModel",
-    "HeldOut",
-    "Interleaved",
-    "Judgements",
-    "Preference",
-    "Propensities",
-    "Simulation",
-    "Value",
-    "ab_power",
-    "ab_sample_size",
-    "choose_model",
-    "compare_models",
-    "estimate_propensities",
-    "estimate_value",
-    "evaluate_ranking",
-    "interleave",
-    "interleaving_power",
-    "interleaving_sample_size",
-    "judgements",
-    "load",
-    "make_model",
-    "preference",
-    "read",
-    "read_propensities",
-    "save",
-    "simulate_clicks",
-    "training_data",
-]
+from tierank.clicks.interleaving import INTERLEAVINGS as INTERLEAVINGS
+from tierank.clicks.interleaving import Interleaved as Interleaved
+from tierank.clicks.interleaving import Preference as Preference
+from tierank.clicks.interleaving import ab_power as ab_power
+from tierank.clicks.interleaving import ab_sample_size as ab_sample_size
+from tierank.clicks.interleaving import interleave as interleave
+from tierank.clicks.interleaving import interleaving_power as interleaving_power
+from tierank.clicks.interleaving import interleaving_sample_size as interleaving_sample_size
+from tierank.clicks.interleaving import preference as preference
+from tierank.clicks.judgements import Judgements as Judgements
+from tierank.clicks.judgements import judgements as judgements
+from tierank.clicks.judgements import training_data as training_data
+from tierank.clicks.log import ClickLog as ClickLog
+from tierank.clicks.models import CLICK_MODELS as CLICK_MODELS
+from tierank.clicks.models import AttractionModel as AttractionModel
+from tierank.clicks.models import ClickModel as ClickModel
+from tierank.clicks.models import HeldOut as HeldOut
+from tierank.clicks.models import choose_model as choose_model
+from tierank.clicks.models import compare_models as compare_models
+from tierank.clicks.models import load as load
+from tierank.clicks.models import make_model as make_model
+from tierank.clicks.models import save as save
+from tierank.clicks.offpolicy import Value as Value
+from tierank.clicks.offpolicy import estimate_value as estimate_value
+from tierank.clicks.offpolicy import evaluate_ranking as evaluate_ranking
+from tierank.clicks.propensities import PROPENSITY_METHODS as PROPENSITY_METHODS
+from tierank.clicks.propensities import Propensities as Propensities
+from tierank.clicks.propensities import estimate_propensities as estimate_propensities
+from tierank.clicks.propensities import read_propensities as read_propensities
+from tierank.clicks.reading import read as read
+from tierank.clicks.simulation import Simulation as Simulation
+from tierank.clicks.simulation import simulate_clicks as simulate_clicks

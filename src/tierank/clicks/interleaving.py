@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from tierank.arrays import Floats
 from tierank.data.checks import as_array, as_clicks, as_numbers
 from tierank.errors import DataError, ParameterError
 from tierank.settings import Number, as_number, as_whole
 
 # Exponent of probabilistic interleaving: a document at rank r is drawn with a probability proportional to 1 / r^3.
 _TAU = 3.0
-# Optimised interleaving tries all lists, up to 2^k.
-_LONGEST = 12
 _CHANCE = Number(above=0, below=1)
 # The largest number of sessions; floats can represent every integer up to it.
 _MOST = 1 << 53
-# Mean credits below this are rounding of the linear program.
-_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -72,9 +66,6 @@ def interleave(
                        counts for the ranker that picked it (Radlinski et al. 2008)
     ``probabilistic``  at each rank a ranker is drawn, and draws a remaining document with a chance proportional to
                        1 / rank^3; a click is shared by how likely each would have drawn it (Hofmann et al. 2011)
-    ``optimized``      each prefix consists of prefixes of both; lists are drawn so that random clicks favour neither,
-                       and with the largest spread of credit, 1 / rank of the first - 1 / rank of the second
-                       (Radlinski and Craswell 2013)
     =================  ================================================================================================
 
     In all of them, the mean credit at each rank is 0. So no ranker is favoured by users who click without looking at
@@ -153,84 +144,9 @@ def _probabilistic(first: list[Any], second: list[Any], k: int, rng: np.random.G
     return Interleaved(tuple(shown), tuple(credit))
 
 
-def _optimized(first: list[Any], second: list[Any], k: int, rng: np.random.Generator) -> Interleaved:
-    if k > _LONGEST:
-        raise ParameterError(argument="k", expected=f"at most {_LONGEST} with optimized interleaving", got=f"{k}")
-    # By index, so that lists of the same shape share one solution.
-    numbers = {document: i for i, document in enumerate(dict.fromkeys([*first[:k], *second[:k]]))}
-    documents = list(numbers)
-    shape = tuple(numbers[d] for d in first[:k]), tuple(numbers[d] for d in second[:k])
-    lists, credits, chances = optimized_lists(*shape, k)
-    i = int(rng.choice(len(lists), p=chances))
-    return Interleaved(tuple(documents[d] for d in lists[i]), credits[i])
-
-
-@lru_cache(maxsize=1024)
-def optimized_lists(
-    first: tuple[int, ...], second: tuple[int, ...], k: int
-) -> tuple[list[tuple[int, ...]], list[tuple[float, ...]], Floats]:
-    """All lists of optimised interleaving, the credit of each rank in them, and the chance of each.
-
-    The chances p solve the linear program: maximise sum over lists L of p_L * sum over ranks i of credit_i(L)^2 / i,
-    such that sum over L of p_L credit_i(L) = 0 at each rank i. Some pairs with a list shorter than k have no such p;
-    then the sums are as close to 0 as possible, and credits of the favoured ranker are scaled down to make them 0.
-    """
-    from scipy.optimize import linprog
-
-    lists = sorted(set(_merges(first, second, k)))
-    ranks = [{d: r for r, d in enumerate(ranked, 1)} for ranked in (first, second)]
-
-    def worth(one: dict[int, int], document: int) -> float:
-        return 1 / one[document] if document in one else 0.0
-
-    def credit_of(shown: tuple[int, ...], place: int) -> float:
-        if any(one.keys() <= set(shown[:place]) for one in ranks):  # a ranker has nothing left
-            return 0.0
-        return worth(ranks[0], shown[place]) - worth(ranks[1], shown[place])
-
-    credits = [tuple(credit_of(shown, place) for place in range(len(shown))) for shown in lists]
-    n, length = len(lists), len(lists[0])
-    table = np.array(credits)
-    spread = (table**2 / np.arange(1, length + 1)).sum(axis=1)
-    # Slack variables on both sides of each sum, with a cost above any gain in spread.
-    price = 1e3 * (1 + spread.max())
-    slack = np.hstack([np.eye(length), -np.eye(length)])
-    equal = np.vstack([np.hstack([table.T, slack]), np.hstack([np.ones(n), np.zeros(2 * length)])])
-    solved = linprog(
-        np.concatenate([-spread, np.full(2 * length, price)]),
-        A_eq=equal,
-        b_eq=np.concatenate([np.zeros(length), [1.0]]),
-        method="highs",
-    )
-    chances = np.maximum(solved.x[:n], 0)
-    chances /= chances.sum()
-    return lists, [tuple(row) for row in _balanced(table, chances).tolist()], chances
-
-
-def _balanced(credits: Floats, chances: Floats) -> Floats:
-    """Credits, lists by ranks, whose mean is 0 at each rank: those of the side with more are scaled down."""
-    sides = chances @ np.maximum(credits, 0), chances @ np.maximum(-credits, 0)
-    less = np.minimum(*sides)
-    scales = [np.where(side - less > _EXACT, less / np.maximum(side, _EXACT), 1.0) for side in sides]
-    return np.where(credits > 0, scales[0], scales[1]) * credits
-
-
-def _merges(first: tuple[int, ...], second: tuple[int, ...], k: int) -> Iterator[tuple[int, ...]]:
-    """All lists whose every prefix is the union of a prefix of one ranker and a prefix of the other."""
-    unfinished: list[tuple[int, ...]] = [()]
-    while unfinished:
-        shown = unfinished.pop()
-        following = {next((d for d in ranked if d not in shown), None) for ranked in (first, second)} - {None}
-        if len(shown) == k or not following:
-            yield shown
-            continue
-        unfinished += [(*shown, document) for document in following if document is not None]
-
-
 INTERLEAVINGS: dict[str, Callable[[list[Any], list[Any], int, np.random.Generator], Interleaved]] = {
     "team-draft": _team_draft,
     "probabilistic": _probabilistic,
-    "optimized": _optimized,
 }
 
 
@@ -273,8 +189,7 @@ def preference(outcomes: ArrayLike, *, level: float = 0.95) -> Preference:
     coins fall alike, so that a few equal outcomes prove nothing. The interval contains the means that would not be
     rejected, given the mean of x^2. For outcomes of 1 and -1, these are McNemar's test and Wilson's interval.
 
-    The test holds its level from some 50 sessions with clicks. With fewer, p can be too small for ``optimized`` if the
-    lists differ in one document, because its outcomes are skewed.
+    The test holds its level from some 50 sessions with clicks.
 
     Parameters
     ----------
@@ -393,9 +308,10 @@ def interleaving_sample_size(
     z, (effect, spread) = _quantile("alpha", alpha, 2), _outcome_moments(share, ties, mean, sd)
     needed = z + _quantile("power", power) * spread
     if not effect:
-        raise (
-            Number(above=0.5, below=1).refuse("share", share) if mean is None else Number(above=0).refuse("mean", mean)
+        name, bounds, value = (
+            ("share", Number(above=0.5, below=1), share) if mean is None else ("mean", Number(above=0), mean)
         )
+        raise bounds.refuse(name, value)
     return _sessions(needed / effect)
 
 
@@ -506,7 +422,6 @@ def _quantile(name: str, chance: float, tails: int = 1) -> float:
 def _sessions(root: float) -> int:
     """The square of a root, as a number of sessions, at least 1."""
     if root > _MOST:
-        raise ParameterError(
-            expected=f"an effect that {_MOST**2:.0e} sessions can show", got="one that is too small for its spread"
-        )
+        expected = f"an effect that {_MOST**2:.0e} sessions can show"
+        raise ParameterError(expected=expected, got="one that is too small for its spread")
     return max(1, math.ceil(max(root, 0.0) ** 2))

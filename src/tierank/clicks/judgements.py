@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.arrays import Floats
-from tierank.clicks.base import AttractionModel, ClickModel
 from tierank.clicks.log import ClickLog, Ints, check_log, flat_ids, sum_by, write_columns
-from tierank.clicks.models import PositionBased, choose_model, make_model
+from tierank.clicks.models import AttractionModel, ClickModel, PositionBased, choose_model, make_model
 from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.files import as_path
@@ -348,9 +347,8 @@ def training_data(log: ClickLog, data: RankingDataset) -> RankingDataset:
     n_clicked = log.per_session(log.clicked.astype(np.float64))
     useful = np.flatnonzero((n_clicked > 0) & (n_clicked < log.lengths))
     if not len(useful):
-        raise DataError(
-            argument="log", expected="a session in which something was clicked and something was not", got="none"
-        )
+        expected = "a session in which something was clicked and something was not"
+        raise DataError(argument="log", expected=expected, got="none")
     kept, counts = _distinct(log, rows, useful)
     lengths = log.lengths[kept]
     places = np.arange(lengths.sum()) + np.repeat(log.offsets[kept] - (lengths.cumsum() - lengths), lengths)

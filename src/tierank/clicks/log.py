@@ -180,9 +180,8 @@ class ClickLog:
         """
         given = as_numbers(as_array(values), "values").astype(np.float64)
         if given.shape != (self.n_rows,):
-            raise DataError(
-                argument="values", expected=f"{self.n_rows} numbers, one per row", got=f"shape {given.shape}"
-            )
+            expected = f"{self.n_rows} numbers, one per row"
+            raise DataError(argument="values", expected=expected, got=f"shape {given.shape}")
         return sum_by(self.session_of_row, given, self.n_sessions)
 
     def column(self, name: str) -> NDArray[Any]:
@@ -254,9 +253,8 @@ class ClickLog:
         list of ClickLog
         """
         if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
-            raise ParameterError(
-                argument="shares", expected="positive numbers that add up to 1 or less", got=f"{shares}"
-            )
+            expected = "positive numbers that add up to 1 or less"
+            raise ParameterError(argument="shares", expected=expected, got=f"{shares}")
         order = np.random.default_rng(as_whole("seed", seed, 0)).permutation(self.n_sessions)
         cuts = np.rint(np.cumsum([0.0, *shares]) * self.n_sessions).astype(np.int64)
         return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]

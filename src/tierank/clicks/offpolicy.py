@@ -13,10 +13,9 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from tierank.arrays import Floats
-from tierank.clicks.base import ClickModel
 from tierank.clicks.judgements import rows_of
 from tierank.clicks.log import ClickLog, Ints, check_log
-from tierank.clicks.models import PositionBased, make_model
+from tierank.clicks.models import ClickModel, PositionBased, make_model
 from tierank.clicks.propensities import Propensities, estimate_propensities
 from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError

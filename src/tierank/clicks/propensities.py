@@ -13,9 +13,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from tierank.arrays import Floats
-from tierank.clicks.base import Items
 from tierank.clicks.log import ClickLog, check_log, sum_by
-from tierank.clicks.models import Pairs, PositionBased, at_positions, load, make_model
+from tierank.clicks.models import Items, Pairs, PositionBased, at_positions, load
 from tierank.clicks.reading import encode, numbers_of
 from tierank.data.checks import as_array, as_numbers, as_positions
 from tierank.errors import DataError, ParameterError
@@ -156,9 +155,8 @@ def read_propensities(path: str | os.PathLike[str]) -> Propensities:
         if values.ndim != 1 or not low.shape == high.shape == values.shape or not len(known) or (known <= 0).any():
             raise DataError(argument="propensity", expected="numbers above 0, as many as of low and high")
     except (DataError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(
-            where=path, expected="a click model of the kind pbm, or propensities as JSON", got=f": {error}"
-        ) from None
+        expected = "a click model of the kind pbm, or propensities as JSON"
+        raise DataError(where=path, expected=expected, got=f": {error}") from None
     return Propensities(values, low, high, level, method)
 
 
@@ -215,17 +213,16 @@ def estimate_propensities(
     if not (log.clicked & (log.positions == 1)).any():
         expected = "clicks at position 1, which all others are compared with"
         raise DataError(argument="log", expected=expected, got=f"none in {log.n_sessions:,} sessions")
-    if method == "pbm":
-        make_model("pbm", **settings)  # an error for settings that it does not have
-    else:
-        known = list(inspect.signature(PROPENSITY_METHODS[method]).parameters.values())[1:]
-        names = [one.name for one in known]
-        unknown = next((name for name in settings if name not in names), None)
-        if unknown is not None:
-            raise ParameterError.unknown(f"setting of {method}", unknown, names)
-        missing = next((one.name for one in known if one.default is one.empty and one.name not in settings), None)
-        if missing is not None:
-            raise ParameterError(argument=missing, expected=f"a value, which the method {method!r} needs", got="none")
+    known = inspect.signature(PositionBased if method == "pbm" else PROPENSITY_METHODS[method]).parameters
+    names = [name for name in known if name != "log"]
+    unknown = next((name for name in settings if name not in names), None)
+    if unknown is not None:
+        raise ParameterError.unknown(f"setting of {method}", unknown, names)
+    missing = next(
+        (name for name in names if known[name].default is inspect.Parameter.empty and name not in settings), None
+    )
+    if missing is not None:
+        raise ParameterError(argument=missing, expected=f"a value, which the method {method!r} needs", got="none")
     estimate = PROPENSITY_METHODS[method](log, **settings)
     values = estimate(np.ones(log.n_sessions))
     rng = np.random.default_rng(as_whole("seed", seed, 0))

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank.arrays import Floats
-from tierank.clicks.base import ClickModel, Items
 from tierank.clicks.log import ClickLog, Ints
-from tierank.clicks.models import CLICK_MODELS, make_model
+from tierank.clicks.models import CLICK_MODELS, ClickModel, Items, make_model
 from tierank.data.checks import as_array, as_numbers
 from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.data.relevance import gains_of
