@@ -328,7 +328,7 @@ def test_a_tower_is_used_in_training_and_dropped(tower, lists, tmp_path):
     ranker.save(tmp_path / "model")
     loaded = tierank.load(tmp_path / "model")
     assert np.array_equal(loaded.predict(lists.replace(position=None)), ranker.predict(lists))
-    assert type(ranker.portable()) is type(plain.portable())
+    assert type(ranker.to_neutral()) is type(plain.to_neutral())
     killed = URank(**settings, position_tower=tower)
     with pytest.raises(RuntimeError, match="killed"):
         killed.fit(lists, checkpoint=tmp_path / "c", callbacks=[kill_at(1)])

@@ -265,7 +265,7 @@ def test_exports_score_as_the_model_does(data, kind, target, tmp_path):
 def test_levels_are_among_the_rows_of_a_proof(data, ranker):
     """All numbers of levels, some beyond, and the numbers beside them."""
     own = ranker.match_features(data)
-    rows = tierank.export.proof.generate_rows(ranker.portable(), own, bounded=True).features
+    rows = tierank.export.proof.generate_rows(ranker.to_neutral(), own, bounded=True).features
     for name, n_levels in (("brand", 6), ("shop", 3)):
         values = rows[:, own.feature_names.index(name)]
         assert set(range(-2, n_levels + 2)) <= set(values[np.isfinite(values)].tolist())

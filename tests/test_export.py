@@ -50,7 +50,7 @@ from tierank.export import (
     write_model,
 )
 from tierank.export import c as c_target
-from tierank.export.model import NEAR_ZERO, floor_float32
+from tierank.export.neutral import NEAR_ZERO, floor_float32
 from tierank.export.proof import generate_rows
 from tierank.networks import MLP, TierRNN
 from tierank.rankers import lightgbm as adapter
@@ -173,7 +173,7 @@ def test_scores_alike_or_is_refused(name, fitted, tmp_path):
 def test_executors_follow_the_engines_rules(name, fitted, tmp_path):
     """Each executor, which works on all documents at once, and a twin that walks nested JSON give the same bits."""
     ranker, data = fitted(name)
-    rows = generate_rows(ranker.portable(), data, bounded=False)
+    rows = generate_rows(ranker.to_neutral(), data, bounded=False)
     rows = rows.features[np.random.default_rng(1).permutation(rows.n_documents)[:60]]
     for target in set(ENGINES) & set(CASES[name][2]):
         ranker.export(tmp_path / target, to=target)
@@ -336,7 +336,7 @@ def test_a_tie_is_told_from_a_swap():
 
 def test_generated_rows_sit_on_every_threshold(fitted, plain):
     ranker, data = fitted("umart with gaps")
-    model = ranker.portable()
+    model = ranker.to_neutral()
     rows = generate_rows(model, data, bounded=True).features
     at = model.scorer.threshold
     for feature in np.unique(model.scorer.feature):
@@ -347,9 +347,9 @@ def test_generated_rows_sit_on_every_threshold(fitted, plain):
     assert seen.any()
     assert np.isnan(rows[:, seen]).any(axis=0).all()
     # In trees that saw none, a missing value is 0, in all features. Networks that saw none may do anything.
-    assert np.isnan(generate_rows(fitted("umart")[0].portable(), plain, bounded=True).features).any(axis=0).all()
+    assert np.isnan(generate_rows(fitted("umart")[0].to_neutral(), plain, bounded=True).features).any(axis=0).all()
     for name in ("standard", "uboost on trees"):
-        assert not np.isnan(generate_rows(fitted(name)[0].portable(), plain, bounded=True).features).any()
+        assert not np.isnan(generate_rows(fitted(name)[0].to_neutral(), plain, bounded=True).features).any()
 
 
 def paths_of(trees, root):
@@ -366,8 +366,8 @@ def paths_of(trees, root):
 def test_generated_rows_show_every_change_of_a_split(name, fitted):
     """Each threshold one float32 higher or lower, and each missing value sent the other way: some score changes."""
     ranker, data = fitted(name)
-    trees = ranker.portable().scorer
-    rows = generate_rows(ranker.portable(), data, bounded=True).features
+    trees = ranker.to_neutral().scorer
+    rows = generate_rows(ranker.to_neutral(), data, bounded=True).features
     for root in trees.roots[:8]:
         alone = replace(trees, roots=np.array([root]))
         expected = alone.predict(rows)
@@ -439,7 +439,7 @@ def test_no_wrong_file_passes(target, tmp_path):
     data = data.with_features(features, ["bm25", "prior"])
     # One split per tree, so that each sees missing values.
     ranker = UMart(n_trees=4, n_leaves=2, min_documents=5, n_jobs=1, learning_rate=1.0).fit(data)
-    assert set(ranker.portable().scorer.feature) == {0, 1}
+    assert set(ranker.to_neutral().scorer.feature) == {0, 1}
     place = tmp_path / target
     ranker.export(place, to=target)
     for name in FILES[target]:
@@ -482,8 +482,8 @@ def test_a_damaged_export_is_a_users_error(plain, tmp_path):
 def test_generated_lists_sit_on_the_thresholds_of_copies(fitted):
     """In lists that go from 0 to 1 a value is its own place in the range of the query."""
     ranker, data = fitted("query_features")
-    trees = ranker.portable().scorer.trees
-    copies = add_query_copies(generate_rows(ranker.portable(), data, bounded=True)).features
+    trees = ranker.to_neutral().scorer.trees
+    copies = add_query_copies(generate_rows(ranker.to_neutral(), data, bounded=True)).features
     at = trees.threshold
     in_range = (trees.feature >= 7) & (trees.feature < 14)
     assert in_range.any()
@@ -524,7 +524,7 @@ def test_trees_of_single_leaves(tmp_path):
     rows = RankingDataset(np.array([[1.0, np.nan], [5.0, 2.0]]))
     for target in TARGETS:
         ranker.export(tmp_path / target, to=target)
-        constant = TARGETS[target].constant(ranker.portable())
+        constant = TARGETS[target].constant(ranker.to_neutral())
         found = TARGETS[target].open(tmp_path / target)(rows.features, rows.offsets) - constant
         np.testing.assert_allclose(found, ranker.predict(rows), atol=1e-6)
 
@@ -728,7 +728,7 @@ def test_networks_in_c_are_nearer_than_single_precision(plain, tmp_path):
     """Sums in double precision, rounded to float32 after each layer: a layer is the nearest float32 of the true one."""
     ranker = URank(**POINTWISE).fit(plain)
     ranker.export(tmp_path / "m", to="c")
-    network = ranker.portable().scorer
+    network = ranker.to_neutral().scorer
     values = network.transform.apply(plain.features, None)
     for layer in network.layers:
         sums = values.astype(np.float64) @ layer.weights.astype(np.float64).T + layer.bias
@@ -877,7 +877,7 @@ def test_what_training_saw_is_saved(plain, gaps, tmp_path):
         URank(**POINTWISE).fit(data).save(tmp_path / "model")
         loaded = tierank.load(tmp_path / "model")
         assert loaded.seen_.has_missing is has_missing
-        assert bool(loaded.portable().seen_missing().all()) is has_missing
+        assert bool(loaded.to_neutral().seen_missing().all()) is has_missing
 
 
 def test_command(plain, tmp_path, capsys):
@@ -1289,7 +1289,7 @@ def test_members_that_cancel_score_nothing_in_exports_too(target, tmp_path):
     """What rounding leaves of two opposite members must not be enlarged to a deviation of 1."""
     data = tierank.make_ranking(12, n_features=4, mean_length=9, max_length=20)
     ranker = UMart(n_trees=5, min_documents=5, n_jobs=1).fit(data)
-    model = ranker.portable()
+    model = ranker.to_neutral()
     own = model.scorer
     members = StandardisedMean((own, Sum(((-0.7, own),))))
     opposite = StandardisedMean((members,))

@@ -214,6 +214,19 @@ def test_an_own_target_is_written_and_proved(shop, data, tmp_path):
         tierank.UMart(n_trees=3, query_features=True, for_target=shop.TABLE).fit(train)
 
 
+def test_the_former_name_of_the_neutral_form_still_works(shop, data):
+    ranker = tierank.UMart(n_trees=3, n_jobs=1).fit(data[0])
+    with pytest.warns(DeprecationWarning, match="portable is called to_neutral now"):
+        assert type(ranker.portable()) is type(ranker.to_neutral())
+    with pytest.warns(DeprecationWarning, match="Older: portable is called to_neutral now"):
+
+        class Older(type(ranker.model_)):
+            def portable(self):
+                return "mine"
+
+    assert Older.to_neutral(None) == "mine"
+
+
 def run(folder, *arguments):
     command = [sys.executable, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

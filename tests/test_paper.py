@@ -157,7 +157,7 @@ def test_what_cannot_be_exported_or_explained_says_so(halves, tmp_path):
         UrBoost(cell="gru", for_target="onnx", **QUICK).fit(train)
     ranker = UrBoost(inference="documents", n_learners=1, **QUICK).fit(train)
     with pytest.raises(ParameterError, match="inference: expected 'first', to export, got 'documents'"):
-        ranker.model_.portable()
+        ranker.model_.to_neutral()
     with pytest.raises(ParameterError, match="inference: expected 'first', to explain scores"):
         ranker.model_.member_contributions(train, np.array([0]), np.array([1]), Resources(1))
     with pytest.raises(ParameterError, match="inference: expected 'first' with several learners"):

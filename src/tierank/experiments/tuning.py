@@ -7,11 +7,11 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from sklearn.base import clone
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # The most differences that a message names.
 _NAMED = 5
+# How the first line of every journal begins.
+_BEGINS = b'{"op_code":'
 
 
 @dataclass(frozen=True, repr=False)
@@ -280,14 +282,48 @@ def _open_study(file: Path | None, name: str) -> optuna.Study:
         import optuna
         from optuna.storages import JournalStorage
 
-        from tierank.experiments.journal import Journal
-
     logging.getLogger("optuna").setLevel(logging.WARNING)
     try:
-        storage = None if file is None else JournalStorage(Journal(file))
+        storage = None if file is None else JournalStorage(cast(Any, Journal(file)))
         return optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
     except WriteError:
         raise
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         got = f"a damaged one: {error}"
         raise DataError(where=file, expected="a file of trials", got=got, fix="delete it to start over") from None
+
+
+class Journal:
+    """The file that stores the trials of a study, for Optuna: complete lines of JSON, written by one process.
+
+    If the disk is full or the process is killed, Optuna's own journal leaves a partial line, which makes it unreadable,
+    and a lock that the next run waits for.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        with writing(file), file.open("ab") as opened:
+            content = file.read_bytes()
+            if content[: len(_BEGINS)] == _BEGINS[: len(content)]:  # a process may have been killed in mid-line
+                opened.truncate(content.rfind(b"\n") + 1)
+
+    def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
+        """The log entries from this number on."""
+        with self.file.open("rb") as opened:
+            for number, line in enumerate(opened):
+                if number >= log_number_from:
+                    yield json.loads(line)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append lines atomically."""
+        text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        with writing(self.file), self.file.open("ab", buffering=0) as opened:
+            size = opened.tell()
+            try:
+                content = text.encode()
+                while content:
+                    content = content[os.write(opened.fileno(), content) :]
+                os.fsync(opened.fileno())
+            except OSError:
+                opened.truncate(size)
+                raise

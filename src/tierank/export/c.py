@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from tierank.arrays import Floats
 from tierank.errors import ParameterError
-from tierank.export.model import NONE, ZERO, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees, scaling_of
+from tierank.export.neutral import NONE, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees, scaling_of
 from tierank.export.targets import Executor, Target, check_parts, own_transforms, text_of
 from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 
@@ -291,7 +291,7 @@ def _columns(trees: Trees) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
     """
     default = np.where(trees.default_left, np.float32(-np.inf), np.float32(np.inf))
     fill = np.where(trees.missing == NONE, np.float32(0), default)
-    keys = np.stack([trees.feature, trees.missing == ZERO, np.sign(fill)], axis=1).astype(np.int64)
+    keys = np.stack([trees.feature, trees.takes_zero, np.sign(fill)], axis=1).astype(np.int64)
     unique, of_split = np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, keys[:, 0])
     return of_split.ravel(), unique[:, 0], unique[:, 1] > 0, np.array([-np.inf, 0.0, np.inf])[unique[:, 2] + 1]
 

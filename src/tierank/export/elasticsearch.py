@@ -21,18 +21,8 @@ from numpy.typing import NDArray
 from tierank.arrays import Floats
 from tierank.errors import DataError
 from tierank.export import search_engine as engine
-from tierank.export.model import Model, Network, Trees, walk
-from tierank.export.targets import (
-    Executor,
-    Target,
-    categories,
-    check_parts,
-    large_numbers,
-    lists,
-    missing_values,
-    refuse,
-    text_of,
-)
+from tierank.export import targets
+from tierank.export.neutral import Model, Network, Trees, walk
 
 _TYPE = "model/xgboost+json"
 # The constant is larger than the spread of the scores by about the square root of the number of trees. With more trees
@@ -42,14 +32,11 @@ _MOST_TREES = 10_000
 
 def _check(name: str, model: Model) -> None:
     trees = _only_trees(name, model)
-    check_parts(name, model, categories, missing_values, large_numbers)
+    targets.check_parts(name, model, targets.categories, targets.missing_values, targets.large_numbers)
     if len(trees.roots) > _MOST_TREES:
-        raise refuse(
-            name,
-            "it adds up in single precision, above a constant that keeps scores from being negative, and"
-            f" {len(trees.roots):,} trees leave too few digits to the differences",
-            f"train with n_trees={_MOST_TREES} at most, and a higher learning_rate",
-        )
+        few = f"{len(trees.roots):,} trees leave too few digits to the differences"
+        why = f"it adds up in single precision, above a constant that keeps scores from being negative, and {few}"
+        raise targets.refuse(name, why, f"train with n_trees={_MOST_TREES} at most, and a higher learning_rate")
 
 
 def _only_trees(name: str, model: Model) -> Trees:
@@ -64,17 +51,17 @@ def _only_trees(name: str, model: Model) -> Trees:
     elif networks:
         why = "it can hold only trees, and this model has networks"
     else:
-        check_parts(name, model, lists(""))
+        targets.check_parts(name, model, targets.lists(""))
         fix = "train without base"
-    raise refuse(name, why, fix)
+    raise targets.refuse(name, why, fix)
 
 
 def _write(name: str, title: str, model: Model, folder: Path) -> None:
     trees = _only_trees(name, model)
     signed = set(trees.feature[trees.threshold < 0].tolist())
-    features = [
-        one for k, field in enumerate(model.names) for one in (_signed if k in signed else _plain)(field, model.names)
-    ]
+    features = list[dict[str, Any]]()
+    for k, name_of_field in enumerate(model.names):
+        features += _signed(name_of_field, model.names) if k in signed else [_plain(name_of_field)]
     held = {"name": engine.NAME, "model": {"type": _TYPE, "definition": json.dumps(_definition(trees, model.names))}}
     rescore = {"rescore_query": {"sltr": {"params": {}, "model": engine.NAME}}}
     weights = {"query_weight": 0, "rescore_query_weight": 1}
@@ -83,14 +70,14 @@ def _write(name: str, title: str, model: Model, folder: Path) -> None:
         "featureset.json": {"featureset": {"name": engine.NAME, "features": features}},
         "model.json": {"model": held},
         "search.json": search,
-        "README.md": text_of("elasticsearch.md").format(title=title),
+        "README.md": targets.text_of("elasticsearch.md").format(title=title),
     }
     engine.write_files(folder, files)
 
 
-def _plain(name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def _plain(name: str) -> dict[str, Any]:
     """A feature that is a numeric field of the document, which users replace by their own queries."""
-    return [_query(name, {"field_value_factor": {"field": name, "missing": 0}})]
+    return _query(name, {"field_value_factor": {"field": name, "missing": 0}})
 
 
 def _signed(name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -152,7 +139,7 @@ def _names(folder: Path) -> list[str]:
     return [name for name in engine.names_once(features) if name not in parts]
 
 
-def _open(folder: Path) -> Executor:
+def _open(folder: Path) -> targets.Executor:
     """The rule of the plugin, applied to the written files. NaN if old and new versions score a document differently.
 
     Old versions take 0 for a missing value, and new ones follow ``missing``.
@@ -182,8 +169,8 @@ def _open(folder: Path) -> Executor:
     return run
 
 
-def _target(name: str, title: str) -> Target:
-    return Target(
+def _target(name: str, title: str) -> targets.Target:
+    return targets.Target(
         name,
         lambda model: _check(name, model),
         lambda model, folder: _write(name, title, model, folder),

@@ -22,19 +22,8 @@ from numpy.typing import NDArray
 
 from tierank.arrays import Floats
 from tierank.data.columns import kinds_to_json
-from tierank.export.model import (
-    NEAR_ZERO,
-    ZERO,
-    Model,
-    Network,
-    QueryCopies,
-    Scorer,
-    StandardisedMean,
-    Sum,
-    Trees,
-    scaling_of,
-)
-from tierank.export.targets import Executor, Target, check_parts, large_numbers, own_transforms
+from tierank.export import targets
+from tierank.export.neutral import NEAR_ZERO, Model, Network, QueryCopies, Scorer, StandardisedMean, Sum, Trees
 from tierank.extras import needing
 from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 
@@ -165,7 +154,7 @@ class _Graph:
                 table[: len(one), place] = ~one
             parts.append(self.looked_up(values, feature, table))
         values = values if len(parts) == 1 else self.add("Concat", *parts, axis=1)
-        columns, is_zero = trees.feature, trees.missing == ZERO
+        columns, is_zero = trees.feature, trees.takes_zero
         if is_zero.any():
             near = self.add("LessOrEqual", self.add("Abs", values), float(NEAR_ZERO))
             without = self.add("Where", near, np.nan, values)
@@ -265,9 +254,8 @@ class _Graph:
 
     def transformed(self, network: Network) -> str:
         """The transformed features, side by side for several transforms."""
-        parts = [
-            self.once(("transform", *scaling_of(*block)), partial(self.transform, *block)) for block in network.blocks
-        ]
+        keyed = zip(network.scaling[1:], network.blocks, strict=True)
+        parts = [self.once(("transform", *key), partial(self.transform, *block)) for key, block in keyed]
         values = parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=1)
         if network.limit is None:
             return values
@@ -409,7 +397,7 @@ def open_session(path: Path) -> Any:
     return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
 
 
-def _open(path: Path) -> Executor:
+def _open(path: Path) -> targets.Executor:
     session = open_session(path)
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
@@ -426,7 +414,7 @@ def names_of(path: Path) -> list[str]:
 
 def _check(model: Model) -> None:
     """All models in the neutral form are supported; the scores must fit float32."""
-    check_parts("onnx", model, own_transforms, large_numbers)
+    targets.check_parts("onnx", model, targets.own_transforms, targets.large_numbers)
 
 
-ONNX = Target("onnx", _check, _write, _open, names=names_of)
+ONNX = targets.Target("onnx", _check, _write, _open, names=names_of)

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from tierank.arrays import Floats
 from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError, TierankError
-from tierank.export.model import (
+from tierank.export.neutral import (
     NEAR_ZERO,
-    ZERO,
     Model,
     Network,
     QueryCopies,
@@ -51,7 +50,7 @@ class Exportable(Protocol):
     def match_features(self, X: Any) -> RankingDataset:
         """The data with the features of the model."""
 
-    def portable(self) -> Model:
+    def to_neutral(self) -> Model:
         """The model in the neutral form."""
 
 
@@ -145,9 +144,9 @@ def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, d
     """
     check_dataset("data", data)
     target = as_target(to)
-    if isinstance(ranker, type) or not hasattr(ranker, "portable"):
+    if isinstance(ranker, type) or not hasattr(ranker, "to_neutral"):
         raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
-    model, place = ranker.portable(), as_path(path)
+    model, place = ranker.to_neutral(), as_path(path)
     if not place.exists():
         expected = f"an export for {target.name}"
         raise DataError(where=place, expected=expected, got="nothing", fix="export the model first")
@@ -287,7 +286,7 @@ def _at_splits(
 ) -> NDArray[np.float32]:
     """These rows, changed to reach the splits: a document of the data rarely reaches a deep one."""
     low, high = _bounds(trees, splits, rows.shape[1])
-    takes_zero = np.isin(np.arange(rows.shape[1]), trees.feature[trees.missing == ZERO])
+    takes_zero = np.isin(np.arange(rows.shape[1]), trees.feature[trees.takes_zero])
     is_missing = takes_zero & (np.abs(rows) <= NEAR_ZERO)  # goes its own way
     fits = ((rows > low) & (rows <= high) & ~is_missing) | (np.isneginf(low) & np.isposinf(high))
     with np.errstate(over="ignore"):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import DataError
-from tierank.export.model import Trees, as_float32, build_trees
+from tierank.export.neutral import Trees, as_float32, build_trees
 
 # The name under which engines keep the model.
 NAME = "tierank"

@@ -20,21 +20,8 @@ from scipy.linalg import block_diag
 from tierank.arrays import Floats
 from tierank.errors import DataError
 from tierank.export import search_engine as engine
-from tierank.export.model import Layer, Model, Network, Sum, Trees, as_float32
-from tierank.export.targets import (
-    LEAST,
-    MOST,
-    Executor,
-    Target,
-    categories,
-    check_parts,
-    large_numbers,
-    lists,
-    missing_values,
-    own_transforms,
-    refuse,
-    text_of,
-)
+from tierank.export import targets
+from tierank.export.neutral import Layer, Model, Network, Sum, Trees, as_float32
 from tierank.transforms import Log1p, Quantile, SideBySide, Standard, Transform
 
 _SLACK = np.float32(1e-6)
@@ -57,51 +44,43 @@ _FIELD = f"{_PACKAGE}.feature.FieldValueFeature"
 
 
 def _check(model: Model) -> None:
-    check_parts("solr", model, lists(_TRANSFORMS), own_transforms, categories)
+    targets.check_parts("solr", model, targets.lists(_TRANSFORMS), targets.own_transforms, targets.categories)
     if isinstance(model.scorer, Trees):
-        check_parts("solr", model, missing_values, large_numbers)
+        targets.check_parts("solr", model, targets.missing_values, targets.large_numbers)
         _scale(model.scorer)
     else:
-        check_parts("solr", model, large_numbers)
+        targets.check_parts("solr", model, targets.large_numbers)
         _check_transform(_one_network(model).transform, model.has_missing)
 
 
 def _check_transform(transform: Transform, has_missing: bool) -> None:
     if isinstance(transform, SideBySide):
-        raise refuse("solr", *_SEVERAL_TRANSFORMS)
+        raise targets.refuse("solr", *_SEVERAL_TRANSFORMS)
     if isinstance(transform, (Log1p, Quantile)):
         why = f"it has no normaliser like the transform {type(transform).__name__}"
-        raise refuse("solr", why, f"train with `feature_transform={_TRANSFORMS}`")
+        raise targets.refuse("solr", why, f"train with `feature_transform={_TRANSFORMS}`")
     if not isinstance(transform, Standard):
         return
     if has_missing:
-        raise refuse(
-            "solr",
-            "it treats a missing value as 0, and the transform 'standard' treats it as the mean",
-            "replace missing values by 0 before training, or train with `feature_transform='none'`",
-        )
+        why = "it treats a missing value as 0, and the transform 'standard' treats it as the mean"
+        fix = "replace missing values by 0 before training, or train with `feature_transform='none'`"
+        raise targets.refuse("solr", why, fix)
     varies = transform.scale_ > 0
     deviation = 1 / np.where(varies, transform.scale_, 1.0)
-    sound = (deviation >= LEAST) & (np.maximum(deviation, np.abs(transform.center_)) <= MOST)
-    unsound = np.flatnonzero(varies & ~sound).tolist()
-    if unsound:
-        feature = unsound[0]
-        raise refuse(
-            "solr",
-            f"it scales in single precision, and feature {feature} has a mean of {transform.center_[feature]:.0e} and a"
-            f" deviation of {deviation[feature]:.0e}",
-            "take the logarithm of that feature, or multiply it by a constant, before training",
-        )
+    sound = (deviation >= targets.LEAST) & (np.maximum(deviation, np.abs(transform.center_)) <= targets.MOST)
+    for feature in np.flatnonzero(varies & ~sound).tolist():
+        numbers = f"a mean of {transform.center_[feature]:.0e} and a deviation of {deviation[feature]:.0e}"
+        why = f"it scales in single precision, and feature {feature} has {numbers}"
+        fix = "take the logarithm of that feature, or multiply it by a constant, before training"
+        raise targets.refuse("solr", why, fix)
 
 
 def _write(model: Model, folder: Path) -> None:
     body, fields = _trees_body(model, model.scorer) if isinstance(model.scorer, Trees) else _network_body(model)
-    features = [
-        {"store": engine.NAME, "name": name, "class": _FIELD, "params": {"field": field}}
-        for name, field in fields.items()
-    ]
-    model_json = {"store": engine.NAME, "name": engine.NAME} | body
-    files = {"features.json": features, "model.json": model_json, "README.md": text_of("solr.md")}
+    store = {"store": engine.NAME}
+    features = [store | {"name": name, "class": _FIELD, "params": {"field": f}} for name, f in fields.items()]
+    model_json = store | {"name": engine.NAME} | body
+    files = {"features.json": features, "model.json": model_json, "README.md": targets.text_of("solr.md")}
     engine.write_files(folder, files)
 
 
@@ -130,12 +109,9 @@ def _scale(trees: Trees) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         splits = np.flatnonzero(trees.feature == feature)
         without = _before_slack(trees.threshold[splits])[1]
         if not (take(splits) or (take(splits[without]) and take(splits[~without]))):
-            raise refuse(
-                "solr",
-                f"it adds 1e-6 to thresholds, and feature {feature} has both such small and such large thresholds"
-                " that no scale undoes it",
-                "take the logarithm of that feature before training",
-            )
+            both = "both such small and such large thresholds that no scale undoes it"
+            why = f"it adds 1e-6 to thresholds, and feature {feature} has {both}"
+            raise targets.refuse("solr", why, "take the logarithm of that feature before training")
     return written, powers
 
 
@@ -171,9 +147,7 @@ def _trees_body(model: Model, trees: Trees) -> tuple[dict[str, Any], dict[str, s
         roots += engine.nested_nodes(part, lambda value: {"value": _java(value)}, split)
     body = {
         "class": f"{_PACKAGE}.model.MultipleAdditiveTreesModel",
-        "features": [
-            {"name": name} | (_norm(0.0, 2.0**-power) if power else {}) for (_, power), name in columns.items()
-        ],
+        "features": [{"name": name} | (_norm(0.0, 2.0**-p) if p else {}) for (_, p), name in columns.items()],
         "params": {"trees": [{"weight": "1", "root": root} for root in roots]},
     }
     return body, {name: model.names[feature] for (feature, _), name in columns.items()}
@@ -202,26 +176,25 @@ def _one_network(model: Model) -> Network:
     parts = model.scorer.parts if isinstance(model.scorer, Sum) else ((1.0, model.scorer),)
     networks = [part for _, part in parts if isinstance(part, Network)]
     if len(networks) < len(parts):
-        raise refuse("solr", "it cannot add models of two kinds", "train without base")
+        raise targets.refuse("solr", "it cannot add models of two kinds", "train without base")
     if len({network.scaling for network in networks}) > 1:
-        raise refuse("solr", *_SEVERAL_TRANSFORMS)
+        raise targets.refuse("solr", *_SEVERAL_TRANSFORMS)
     for layer in (layer for network in networks for layer in network.layers):
         if layer.keeps_input:
             why = "its layers see only the layer before them, and urboost's score sees two"
-            raise refuse("solr", why, "train with `score_from='state'`")
+            raise targets.refuse("solr", why, "train with `score_from='state'`")
         if layer.activation not in _ACTIVATIONS:
             why = f"it has no activation {layer.activation!r}"
-            raise refuse("solr", why, "train with `activation='relu'`, 'leaky_relu', 'sigmoid' or 'tanh'")
+            raise targets.refuse("solr", why, "train with `activation='relu'`, 'leaky_relu', 'sigmoid' or 'tanh'")
     if len({tuple(layer.activation for layer in network.layers) for network in networks}) > 1:
-        raise refuse(
-            "solr",
-            "a layer has one activation there, and the learners of this model have different ones",
-            "train with `output_activation=None`, and urboost with n_learners=1",
-        )
+        why = "a layer has one activation there, and the learners of this model have different ones"
+        raise targets.refuse("solr", why, "train with `output_activation=None`, and urboost with n_learners=1")
     if len(networks) == 1 and parts[0][0] == 1:
         return Network(networks[0].transform, False, networks[0].layers)
     if networks[0].layers[-1].activation != "identity":
-        raise refuse("solr", "learners have an activation on their scores", "train with `output_activation=None`")
+        raise targets.refuse(
+            "solr", "learners have an activation on their scores", "train with `output_activation=None`"
+        )
     layers = _side_by_side(networks, [weight for weight, _ in parts])
     return Network(networks[0].transform, False, layers)
 
@@ -297,20 +270,18 @@ def _names(folder: Path) -> list[str]:
     return list(dict.fromkeys(_fields(folder).values()))
 
 
-def _open(folder: Path) -> Executor:
+def _open(folder: Path) -> targets.Executor:
     body = engine.read_json(folder / "model.json")
     is_trees = "trees" in body["params"]
-    engine.expect(
-        body, "class", f"{_PACKAGE}.model.{'MultipleAdditiveTreesModel' if is_trees else 'NeuralNetworkModel'}"
-    )
+    kind = "MultipleAdditiveTreesModel" if is_trees else "NeuralNetworkModel"
+    engine.expect(body, "class", f"{_PACKAGE}.model.{kind}")
     field_of, number = _fields(folder), {field: k for k, field in enumerate(_names(folder))}
     columns = [number[field_of[name]] for name in engine.names_once(body["features"])]
     norms = [feature.get("norm", _norm(0.0, 1.0)["norm"]) for feature in body["features"]]
     for norm in norms:
         engine.expect(norm, "class", _NORMALISER)
-    average, deviation = (
-        np.array([float(norm["params"][key]) for norm in norms], np.float32) for key in ("avg", "std")
-    )
+    rows = [[float(norm["params"][key]) for norm in norms] for key in ("avg", "std")]
+    average, deviation = np.array(rows, np.float32)
     score = _tree_scores(body) if is_trees else _network_scores(body)
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
@@ -353,9 +324,7 @@ def _network_scores(body: dict[str, Any]) -> Callable[[NDArray[np.float32]], NDA
                 values = activations[activation](outputs).astype(np.float32)
         return values[:, 0]
 
-    return lambda values: np.concatenate(
-        [score(block) for block in np.split(values, range(_BLOCK, len(values), _BLOCK))]
-    )
+    return lambda values: np.concatenate([score(one) for one in np.split(values, range(_BLOCK, len(values), _BLOCK))])
 
 
-SOLR = Target("solr", _check, _write, _open, names=_names, keeps_limits=False)
+SOLR = targets.Target("solr", _check, _write, _open, names=_names, keeps_limits=False)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tierank import __version__
 from tierank.arrays import Floats
 from tierank.errors import ParameterError
-from tierank.export.model import Model, Network, QueryCopies, Scorer, StandardisedMean, trees_in, walk
+from tierank.export.neutral import Model, Network, QueryCopies, Scorer, StandardisedMean, trees_in, walk
 from tierank.extras import LoadedOnUse
 from tierank.files import FolderKind, as_path, make_folder, replacing
 from tierank.transforms import TRANSFORMS, Piecewise

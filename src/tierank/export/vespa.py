@@ -15,19 +15,9 @@ from typing import Any
 import numpy as np
 
 from tierank.export import search_engine as engine
-from tierank.export.model import Model, Scorer, Trees
+from tierank.export import targets
+from tierank.export.neutral import Model, Scorer, Trees
 from tierank.export.onnx import ONNX, names_of
-from tierank.export.targets import (
-    Executor,
-    Reason,
-    Target,
-    categories,
-    check_parts,
-    large_numbers,
-    lists,
-    own_transforms,
-    text_of,
-)
 
 _TREES, _NETWORK = Path("models", f"{engine.NAME}.json"), Path("models", f"{engine.NAME}.onnx")
 # One of those whose trees are only added up.
@@ -35,12 +25,12 @@ _OBJECTIVE = "lambdarank"
 
 
 def _check(model: Model) -> None:
-    of_scorer = (categories, large_numbers, _zero_as_missing)
-    limits = of_scorer if isinstance(model.scorer, Trees) else (own_transforms, large_numbers)
-    check_parts("vespa", model, lists("'standard', 'log1p', 'quantile' or 'none'"), *limits)
+    of_scorer = (targets.categories, targets.large_numbers, _zero_as_missing)
+    limits = of_scorer if isinstance(model.scorer, Trees) else (targets.own_transforms, targets.large_numbers)
+    targets.check_parts("vespa", model, targets.lists("'standard', 'log1p', 'quantile' or 'none'"), *limits)
 
 
-def _zero_as_missing(part: Scorer) -> Reason:
+def _zero_as_missing(part: Scorer) -> targets.Reason:
     if isinstance(part, Trees) and (part.zero_left != (part.threshold >= 0)).any():
         return "it compares 0 as a number, and these trees treat it as missing", "train with `zero_as_missing=False`"
     return None
@@ -49,7 +39,7 @@ def _zero_as_missing(part: Scorer) -> Reason:
 def _write(model: Model, folder: Path) -> None:
     is_trees = isinstance(model.scorer, Trees)
     files = {f"{engine.NAME}.profile": _profile(model.names, is_trees)}
-    files["README.md"] = text_of("vespa.md").format(file=(_TREES if is_trees else _NETWORK).name)
+    files["README.md"] = targets.text_of("vespa.md").format(file=(_TREES if is_trees else _NETWORK).name)
     engine.write_files(folder, files)
     if isinstance(model.scorer, Trees):
         engine.write_files(folder, {str(_TREES): _dump(model.scorer, model.names)})
@@ -109,7 +99,7 @@ def _names(folder: Path) -> list[str]:
     return engine.read_json(folder / _TREES)["feature_names"] if is_trees else names_of(folder / _NETWORK)
 
 
-def _open(folder: Path) -> Executor:
+def _open(folder: Path) -> targets.Executor:
     """The rule of the importer, applied to the written file; networks run in onnxruntime, as in Vespa."""
     if not (folder / _TREES).exists():
         return ONNX.open(folder / _NETWORK)
@@ -126,4 +116,4 @@ def _open(folder: Path) -> Executor:
     return lambda features, offsets: engine.added_up(trees, features, goes_left, np.float64)
 
 
-VESPA = Target("vespa", _check, _write, _open, names=_names)
+VESPA = targets.Target("vespa", _check, _write, _open, names=_names)

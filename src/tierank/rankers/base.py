@@ -583,7 +583,7 @@ class Ranker(BaseEstimator):
             raise
         self._lists = lists
         if engine is not None:
-            engine.check(self.portable())
+            engine.check(self.to_neutral())
         return self
 
     def _hold(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
@@ -801,11 +801,18 @@ class Ranker(BaseEstimator):
 
         return losses_of_shuffles(data, predict, Judge(data, metric, rule), used, n_repeats, seed)
 
-    def portable(self) -> Model:
+    def to_neutral(self) -> Model:
         """The model in the neutral form that export targets read."""
         check_scored_by_model(self, "export")
         seen = self.seen_
-        return Model(self.model_.portable(), seen.n_features, seen.feature_names, seen.has_missing, seen.columns.kinds)
+        return Model(
+            self.model_.to_neutral(), seen.n_features, seen.feature_names, seen.has_missing, seen.columns.kinds
+        )
+
+    def portable(self) -> Model:
+        """The former name of ``to_neutral``."""
+        warnings.warn("portable is called to_neutral now", DeprecationWarning, stacklevel=2)
+        return self.to_neutral()
 
     def export(self, path: str | os.PathLike[str], to: str | Target) -> None:
         """Write the model in the form of another engine. ``tierank.verify`` proves that it gives the same scores.
@@ -819,7 +826,7 @@ class Ranker(BaseEstimator):
             refused with a message that says what to change in training; the setting ``for_target`` refuses it before
             training.
         """
-        write_model(self.portable(), path, to)
+        write_model(self.to_neutral(), path, to)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a folder: ``model.json`` and the files it names, with their checksums.

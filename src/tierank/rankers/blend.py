@@ -175,10 +175,10 @@ class BlendModel(FittedModel):
             total += self.weights[family] * np.mean(of_members, axis=0) / spread
         return np.asarray(total * self._unit, np.float64)
 
-    def portable(self) -> Scorer:
+    def to_neutral(self) -> Scorer:
         """Weighted means of standardised members; without queries a weighted sum and a constant."""
         if self.seen.has_queries:
-            members = [(member.family, member.model.portable()) for member in self.members]
+            members = [(member.family, member.model.to_neutral()) for member in self.members]
             return sum_of_means(members, self.weights, self.is_widened)
         weighted = [
             (self._unit * self.weights[family] / (len(own) * member.scale), member)
@@ -186,7 +186,7 @@ class BlendModel(FittedModel):
             for member in own
         ]
         shift = -sum(weight * member.center for weight, member in weighted)
-        parts = [(weight, member.model.portable()) for weight, member in weighted]
+        parts = [(weight, member.model.to_neutral()) for weight, member in weighted]
         return Sum((*parts, (1.0, Trees.constant(float(shift)))))
 
     def files(self) -> dict[str, bytes]:

@@ -114,16 +114,16 @@ class BoostedModel(NetworkModel):
         given = [own for _, own in learners.values()]
         return Ensemble(networks, self.settings["coefficient"], shares_inputs=False), torch.cat(given, dim=1)
 
-    def portable_member(self, member: nn.Module) -> Scorer:
+    def neutral_member(self, member: nn.Module) -> Scorer:
         """One ensemble in the neutral form."""
         if not isinstance(member, Ensemble):
-            return super().portable_member(member)
-        return Sum(tuple((factor, self.portable_member(one)) for factor, one in member.terms()))
+            return super().neutral_member(member)
+        return Sum(tuple((factor, self.neutral_member(one)) for factor, one in member.terms()))
 
-    def portable(self) -> Scorer:
+    def to_neutral(self) -> Scorer:
         """The ensembles, with the base before each."""
-        networks = super().portable()
-        return networks if self.base is None else on_base(self.base.portable(), networks)
+        networks = super().to_neutral()
+        return networks if self.base is None else on_base(self.base.to_neutral(), networks)
 
     def files(self) -> dict[str, bytes]:
         """The weights, and the files of the base."""

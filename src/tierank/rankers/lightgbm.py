@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tierank.arrays import chunks, release_pages, rows_in
 from tierank.data.team import Team
 from tierank.errors import DataError, TeamError
-from tierank.export.model import NAN, NONE, Trees, lightgbm_thresholds
+from tierank.export.neutral import NAN, NONE, Trees, lightgbm_thresholds
 from tierank.extras import MissingExtraError
 from tierank.kernels import n_threads
 from tierank.rankers.tree_settings import MAX_DEPTH

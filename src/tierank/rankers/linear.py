@@ -137,7 +137,7 @@ class LinearModel(FittedModel):
         """The features with a weight other than 0."""
         return np.asarray((self.coef != 0).any(axis=0))
 
-    def portable(self) -> Scorer:
+    def to_neutral(self) -> Scorer:
         """A linear layer behind each transform, in double precision."""
         parts = [
             Network(
@@ -519,7 +519,7 @@ class LinearRanker(SelectingRanker):
     def export_skeleton(self, train: RankingDataset, seen: Seen, settings: Mapping[str, Any]) -> Scorer:
         """Weights of 0 behind transforms of one query."""
         first = train.select([0])
-        return LinearModel(seen, [make_transform(one).fit(first) for one in settings["feature_transform"]]).portable()
+        return LinearModel(seen, [make_transform(one).fit(first) for one in settings["feature_transform"]]).to_neutral()
 
     @property
     def _linear(self) -> LinearModel:

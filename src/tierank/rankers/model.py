@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -429,6 +430,12 @@ class FittedModel(ABC):
     history: list[dict[str, Any]]
     best: dict[str, float]
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "portable" in vars(cls):
+            warnings.warn(f"{cls.__name__}: portable is called to_neutral now", DeprecationWarning, stacklevel=2)
+            cls.to_neutral = vars(cls)["portable"]  # type: ignore[method-assign]
+
     @abstractmethod
     def predict(self, data: RankingDataset, resources: Resources) -> Floats:
         """One score per document, in the order of the data set; higher is better.
@@ -485,7 +492,7 @@ class FittedModel(ABC):
         """
         raise ParameterError(f"{type(self).__name__} cannot explain its scores", fix="trees and networks can")
 
-    def portable(self) -> Scorer:
+    def to_neutral(self) -> Scorer:
         """The model in the neutral form that export targets read."""
         raise ParameterError(f"{type(self).__name__} cannot be exported", fix="trees and networks can")
 

@@ -242,15 +242,15 @@ class NetworkModel(FittedModel):
             return member.network, member.eval().embed(features)
 
     @own_torch()
-    def portable(self) -> Scorer:
+    def to_neutral(self) -> Scorer:
         """The layers of the networks, with their transform."""
-        return self._mean_of([self.portable_member(self.build(weights, "cpu")) for weights in self.members])
+        return self._mean_of([self.neutral_member(self.build(weights, "cpu")) for weights in self.members])
 
     @staticmethod
     def _mean_of(members: list[Scorer]) -> Scorer:
         return members[0] if len(members) == 1 else StandardisedMean(tuple(members))
 
-    def portable_member(self, member: nn.Module) -> Scorer:
+    def neutral_member(self, member: nn.Module) -> Scorer:
         """One network in the neutral form."""
         network = member.network if isinstance(member, Embedded) else member
         if isinstance(network, TierRNN):  # no format has gated layers, or documents that are chosen one by one
@@ -271,7 +271,7 @@ class NetworkModel(FittedModel):
     @own_torch()
     def outline(self) -> Scorer:
         """The form that the trained model will have."""
-        return self._mean_of([self.portable_member(self.untrained())] * self.settings["n_seeds"])
+        return self._mean_of([self.neutral_member(self.untrained())] * self.settings["n_seeds"])
 
     def files(self) -> dict[str, bytes]:
         """The weights, and the fitted arrays of the transform."""

@@ -21,7 +21,7 @@ from tierank.data.columns import Category
 from tierank.data.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import QueryCopies, Scorer, Sum
-from tierank.export.model import NAN, NEAR_ZERO, NONE, ZERO, Trees
+from tierank.export.neutral import NAN, NEAR_ZERO, NONE, ZERO, Trees
 from tierank.kernels import in_threads, n_threads, scoring
 from tierank.kernels.scoring import BLOCK, LEAVES, MAX_THRESHOLDS, MAX_WORDS, Forest, ThresholdColumns
 from tierank.rankers.lightgbm import check_trees, has_linear_leaves, predicted, read_trees
@@ -139,7 +139,7 @@ class TreeModel(FittedModel):
         copies = values.shape[-1] // self.seen.n_features
         return np.asarray(values.reshape(*values.shape[:-1], copies, self.seen.n_features).sum(axis=-2), np.float64)
 
-    def portable(self) -> Scorer:
+    def to_neutral(self) -> Scorer:
         """The trees, and the base before them."""
         # Not from LightGBM's JSON, which is invalid if a name has a backslash.
         trees = read_trees(self.text)
@@ -152,7 +152,7 @@ class TreeModel(FittedModel):
                 argument="categorical_feature", expected="lower numbers to export", fix="number categories from 0"
             )
         scorer = QueryCopies(trees) if self.query_features else trees
-        return scorer if self.base is None else Sum(((1.0, self.base.portable()), (1.0, scorer)))
+        return scorer if self.base is None else Sum(((1.0, self.base.to_neutral()), (1.0, scorer)))
 
     def files(self) -> dict[str, bytes]:
         """The text of the trees, and the files of the base."""

@@ -7,7 +7,7 @@
                  Sum                   weighted parts
                  StandardisedMean      mean of parts that are standardised within the query
 
-A ranker returns it by ``portable``; nothing here depends on rankers.
+A ranker returns it by ``to_neutral``; nothing here depends on rankers.
 """
 
 from __future__ import annotations
@@ -135,6 +135,11 @@ class Trees:
         return build_trees([value], lambda node: node)
 
     @property
+    def takes_zero(self) -> NDArray[np.bool_]:
+        """Which splits take 0 for missing."""
+        return np.asarray(self.missing == ZERO)
+
+    @property
     def nan_left(self) -> NDArray[np.bool_]:
         """Which way a NaN goes in each split."""
         return np.where(self.missing == NONE, self.threshold >= 0, self.default_left) & ~self.is_category
@@ -142,7 +147,7 @@ class Trees:
     @property
     def zero_left(self) -> NDArray[np.bool_]:
         """Which way a 0 goes in each split."""
-        return np.where(self.missing == ZERO, self.default_left, self.threshold >= 0)
+        return np.where(self.takes_zero, self.default_left, self.threshold >= 0)
 
     def leaf_ranges(self) -> tuple[Floats, Floats]:
         """The lowest and the highest leaf of each tree."""
