@@ -33,6 +33,10 @@ Reason = tuple[str, str] | None
 Limit = Callable[[Scorer], Reason]
 
 
+def _no_constant(model: Model) -> float:  # a function that can be pickled
+    return 0.0
+
+
 @dataclass(frozen=True)
 class Target:
     """A format that models are exported to."""
@@ -45,7 +49,7 @@ class Target:
     # Returns a function that scores as the target does, from the written files.
     open: Callable[[Path], Executor]
     # The constant that the target adds to the scores of tierank.
-    constant: Callable[[Model], float] = lambda model: 0.0
+    constant: Callable[[Model], float] = _no_constant
     # Whether the target clips values to the limits of a transform.
     keeps_limits: bool = True
     # The names of the features in the written files, which have to be those of the model; None if only places count.
