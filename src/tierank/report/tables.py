@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from io import StringIO
+from operator import add
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console, Group
-from rich.table import Table as RichTable
-from rich.text import Text
+from rich.cells import cell_len
 
 from tierank import display as notebook
 from tierank.display import on_one_line
@@ -39,8 +38,6 @@ _SEGMENTS = 20
 _ROUNDING = 1e-9
 # The number of rows that are shown although they do not drift.
 _LEAST_CHANGES = 8
-# Wide enough for any table: tables are never cut to the width of a terminal.
-_WIDTH = 10_000
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,23 +76,17 @@ class Table:
         terminal : bool, default False
             Include the codes for bold text on a terminal. Otherwise the rules are plain ASCII.
         """
-        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for column in self.columns:
-            grid.add_column(Text(column), no_wrap=True)
-        for i, row in enumerate(zip(*map(_on_point, self._columns()), strict=True)):
-            grid.add_row(*(Text(cell, "bold" if (i, j) in self.bold else "") for j, cell in enumerate(row)))
-        console = Console(
-            file=StringIO(),
-            width=_WIDTH,
-            force_terminal=terminal,
-            force_jupyter=False,
-            legacy_windows=False,
-            color_system="standard" if terminal else None,
-        )
-        with console.capture() as captured:
-            console.print(Group(Text(self.title, "bold"), Text(), grid, Text(), *map(Text, self.notes)))
-        text = "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
-        return text if terminal else text.replace("─", "-")
+        rows = [list(self.columns), *map(list, zip(*map(_on_point, self._columns()), strict=True))]
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        form = "\x1b[1m{}\x1b[0m" if terminal else "{}"
+        lines = []
+        for i, row in enumerate(rows):
+            is_bold = [i == 0 or (i - 1, j) in self.bold for j in range(len(row))]
+            shown = [form.format(one) if one and bold else one for one, bold in zip(row, is_bold, strict=True)]
+            gaps = [" " * (width - cell_len(one)) for one, width in zip(row, widths, strict=True)]
+            lines.append("   ".join(map(add, shown, gaps)).rstrip())
+        lines.insert(1, ("─" if terminal else "-") * (sum(widths) + 3 * len(widths) - 3))
+        return "\n".join([form.format(self.title), "", *lines, "", *self.notes]).rstrip() + "\n"
 
     def to_markdown(self) -> str:
         """A table in GitHub's Markdown, with the title above and the notes below."""
@@ -179,28 +170,28 @@ def tabulate(
         return tabulate_contrasts(found.comparison if isinstance(found, Run) else found, title)
     if differences:
         raise ParameterError(argument="differences", expected="a run or a comparison", got=type(found).__name__)
-    if isinstance(found, Run):
-        return tabulate_run(found, title)
-    if isinstance(found, Comparison):
-        return tabulate_comparison(found, title or "Comparison")
-    if isinstance(found, Evaluation):
-        return tabulate_evaluation(found, title or "Evaluation")
-    if isinstance(found, Description):
-        return tabulate_description(found, title or "Data")
-    raise DataError(
-        argument="found", expected="a Run, a Comparison, an Evaluation or a Description", got=type(found).__name__
-    )
+    kinds: dict[type[Any], Callable[[Any, str | None], Table]] = {
+        Run: tabulate_run,
+        Comparison: tabulate_comparison,
+        Evaluation: tabulate_evaluation,
+        Description: tabulate_description,
+    }
+    for kind, make in kinds.items():
+        if isinstance(found, kind):
+            return make(found, title)
+    expected = "a Run, a Comparison, an Evaluation or a Description"
+    raise DataError(argument="found", expected=expected, got=type(found).__name__)
 
 
-def tabulate_evaluation(evaluation: Evaluation, title: str = "Evaluation") -> Table:
+def tabulate_evaluation(evaluation: Evaluation, title: str | None = None) -> Table:
     """A row per metric: mean and standard error."""
-    return Table(title, *evaluation.table(), _notes(evaluation))
+    return Table(title or "Evaluation", *evaluation.table(), _notes(evaluation))
 
 
-def tabulate_comparison(comparison: Comparison, title: str = "Comparison") -> Table:
+def tabulate_comparison(comparison: Comparison, title: str | None = None) -> Table:
     """A row per system, a column per metric, with marks of significance and the best mean in bold."""
     notes = [comparison.describe_marks(), *_notes(comparison)]
-    return Table(title, *comparison.table(), notes, _best(comparison))
+    return Table(title or "Comparison", *comparison.table(), notes, _best(comparison))
 
 
 def _best(comparison: Comparison) -> set[tuple[int, int]]:
@@ -383,7 +374,7 @@ def _paper_notes(run: Run, baseline_row: str, others: Sequence[str]) -> list[str
     return notes
 
 
-def tabulate_description(found: Description, title: str) -> Table:
+def tabulate_description(found: Description, title: str | None = None) -> Table:
     """The columns of the paper's table of data sets, followed by what to know before training."""
     columns = ["queries", "documents", "features", "rating levels", "LR (%)", "MPQ", "ALRPQ (%)"]
     row = [
@@ -406,7 +397,7 @@ def tabulate_description(found: Description, title: str) -> Table:
     ]
     if found.n_unjudged:
         notes.append(f"unjudged documents    {found.n_unjudged:,}; not counted in numbers about ratings")
-    return Table(title, columns, [row], notes)
+    return Table(title or "Data", columns, [row], notes)
 
 
 def tabulate_drift(found: Drift, title: str) -> Table:
