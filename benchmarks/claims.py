@@ -34,7 +34,7 @@ from tierank import paper
 from tierank.losses import LOSSES, Batch
 from tierank.losses.policy import policy_gradient
 from tierank.networks import MLP
-from tierank.report import Table
+from tierank.report.tabulate import Table
 
 TURN = 0.02  # the fewest seconds that one runner runs at a time
 

@@ -26,7 +26,7 @@ import tierank
 from tierank.clicks import CLICK_MODELS, ClickLog, estimate_value, evaluate_ranking, make_model, simulate_clicks
 from tierank.clicks.log import write_columns
 from tierank.clicks.offpolicy import METHODS, new_ranks
-from tierank.report import Table
+from tierank.report.tabulate import Table
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import reference_clicks as reference

@@ -26,7 +26,7 @@ from scipy.stats import ttest_rel
 import tierank
 from tierank import RankingDataset
 from tierank.clicks import estimate_propensities, judgements, simulate_clicks, training_data
-from tierank.report import Table
+from tierank.report.tabulate import Table
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 SETS = ("OHSUMED", "MQ2007-85", "MQ2008", "generated")

@@ -32,7 +32,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # waiting threads must not use CPU ti
 import numpy as np
 
 import tierank
-from tierank.report import Table
+from tierank.report.tabulate import Table
 
 MAX_BIN = 255
 SHARES = (0.5, 0.75, 0.9, 0.95, 0.98, 1.0)  # shares of the way from the worst first point to the best point of all

@@ -23,7 +23,7 @@ import numpy as np
 from tierank.data.dataset import RankingDataset
 from tierank.metrics import Judge
 from tierank.metrics.evaluate import evaluate
-from tierank.report import Table
+from tierank.report.tabulate import Table
 
 CUTOFFS = (1, 3, 5, 10)
 TOP = [*(f"ndcg@{k}" for k in CUTOFFS), "err@10"]

@@ -37,7 +37,7 @@ from benchmarks.readers import peak_memory
 from tierank import PListMLE, RankingDataset, URank, UrBoost, make_ranking
 from tierank.losses import LOSSES, Batch
 from tierank.networks import MLP
-from tierank.report import Table
+from tierank.report.tabulate import Table
 from tierank.transforms import QueryMinMax
 
 PLAIN = URank.PRESETS["plain-inputs"]  # settings of the other loops

@@ -36,7 +36,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 import numpy as np
 
 import tierank
-from tierank.report import Table
+from tierank.report.tabulate import Table
 
 LENGTH = 100
 N_LISTS = 20

@@ -14,9 +14,9 @@ from tierank.experiments.crossval import cross_validate
 from tierank.experiments.tuning import Between, tune
 from tierank.export import TARGETS
 from tierank.io import FORMATS
-from tierank.report import draw_improvement, write_per_query
-from tierank.report.figures import draw_explanation
+from tierank.report.figures import draw_explanation, draw_improvement
 from tierank.report.page import write_report
+from tierank.report.tabulate import write_per_query
 
 DATA, VALID, TEST = (tierank.make_ranking(30, n_features=4, mean_length=10, max_length=20, seed=s) for s in range(3))
 TREES = tierank.UMart(n_trees=3, n_jobs=1)

@@ -47,9 +47,9 @@ from tierank.metrics.evaluate import evaluate
 from tierank.rankers import RANKERS
 from tierank.rankers.base import Ranker
 from tierank.rankers.neural import NeuralRanker
-from tierank.report import draw_improvement, tabulate_paper, tabulate_run
-from tierank.report.figures import _improvement
+from tierank.report.figures import _improvement, draw_improvement
 from tierank.report.page import write_report
+from tierank.report.tabulate import tabulate_paper, tabulate_run
 
 
 @pytest.fixture(scope="module")

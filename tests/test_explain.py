@@ -12,7 +12,7 @@ import tierank
 from tierank import RANKERS, DataError, NotFittedError, ParameterError, RankingDataset, cli, explain_pair, explain_query
 from tierank.rankers import network_model
 from tierank.report.figures import draw_explanation
-from tierank.report.tables import tabulate_explanation
+from tierank.report.tabulate import tabulate_explanation
 
 TREES = {"n_trees": 15, "min_documents": 5, "n_jobs": 1}
 NETWORK = {"max_epochs": 5, "learning_rate": 0.01, "hidden": (12, 6), "n_jobs": 1}

@@ -7,7 +7,7 @@ import tierank
 from tierank.data.dataset import RankingDataset
 from tierank.metrics.compare import compare
 from tierank.metrics.evaluate import evaluate
-from tierank.report import Table, tabulate_comparison, tabulate_contrasts, tabulate_evaluation
+from tierank.report.tabulate import Table, tabulate_comparison, tabulate_contrasts, tabulate_evaluation
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from tierank.metrics.significance import (
     paired_sample_size,
     two_sample_p,
 )
-from tierank.report.tables import tabulate_comparison, tabulate_segments, tabulate_worst
+from tierank.report.tabulate import tabulate_comparison, tabulate_segments, tabulate_worst
 
 DEVICES = ["phone", "desktop", "phone", "tablet"]
 

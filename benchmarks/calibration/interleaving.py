@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.clicks import INTERLEAVINGS, Preference, interleave, preference
-from tierank.report import Table
+from tierank.report.tabulate import Table
 
 Pair = tuple[Sequence[str], Sequence[str]]
 # Whether each document of a list is clicked.

@@ -143,7 +143,7 @@ def train_with_settings(path: str) -> None:
 def open_run(path: str) -> None:
     """Open a run, and make the tables and pages."""
     from tierank.experiments import Run
-    from tierank.report import tabulate_run
+    from tierank.report.tabulate import tabulate_run
 
     found = Run.open(path)
     json.dumps(found.to_dict())

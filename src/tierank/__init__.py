@@ -125,8 +125,8 @@ if TYPE_CHECKING:
     from tierank.report.figures import plot_wins as plot_wins
     from tierank.report.page import write_report as write_report
     from tierank.report.profile import write_profile as write_profile
-    from tierank.report.tables import Table as Table
-    from tierank.report.tables import tabulate as tabulate
+    from tierank.report.tabulate import Table as Table
+    from tierank.report.tabulate import tabulate as tabulate
     from tierank.transforms import TRANSFORMS as TRANSFORMS
     from tierank.transforms import Transform as Transform
 
@@ -166,7 +166,7 @@ _NAMES = {
     "report.figures": "plot_history plot_importance plot_wins",
     "report.page": "write_report",
     "report.profile": "write_profile",
-    "report.tables": "Table tabulate",
+    "report.tabulate": "Table tabulate",
     "data.team": "Team",
     "transforms": "Transform TRANSFORMS",
 }

@@ -13,7 +13,7 @@ from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
     from tierank.clicks import ClickLog, ClickModel, Propensities
-    from tierank.report import Table
+    from tierank.report.tabulate import Table
 
 # What ``evaluate`` estimates, in words.
 _EARNED = {"clicks": "clicks", "dcg": "DCG with attractiveness as gain,"}
@@ -95,7 +95,7 @@ def _model(name: str) -> ClickModel:
 
 
 def _table(title: str, columns: list[str], rows: list[list[str]], notes: list[str]) -> Table:
-    from tierank.report import Table
+    from tierank.report.tabulate import Table
 
     return Table(title, columns, rows, notes)
 

@@ -19,7 +19,7 @@ from tierank.cli.options import PIPE, paths_of
 from tierank.errors import ColumnWarning, ParameterError, TierankError, renamed
 
 if TYPE_CHECKING:
-    from tierank.report import Table
+    from tierank.report.tabulate import Table
 
 Rename = Callable[[str], str | None]
 

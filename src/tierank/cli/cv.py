@@ -42,8 +42,8 @@ def demo(options: argparse.Namespace) -> None:
     --jobs N : experiments/crossval:cross_validate
     """
     from tierank.experiments import run_demo
-    from tierank.report import tabulate_run
     from tierank.report.page import write_report
+    from tierank.report.tabulate import tabulate_run
 
     folder = options.out
     check_place(options, folder, is_folder=True)
@@ -101,7 +101,7 @@ def cv(options: argparse.Namespace) -> None:
     """
     from tierank.experiments import Run
     from tierank.experiments.published import why_not_comparable
-    from tierank.report import tabulate_contrasts, tabulate_paper, tabulate_run
+    from tierank.report.tabulate import tabulate_contrasts, tabulate_paper, tabulate_run
 
     check_place(options, options.out, is_folder=True)
     before, adds = _results(options.out), bool(options.rankers or options.scores)
@@ -141,7 +141,7 @@ def _results(folder: Path) -> dict[Path, int]:
 
 def _draw_improvement(run: Run, folder: Path) -> bool:
     """Draw the figure of a run in its folder; returns whether it was drawn. The report has the figure too."""
-    from tierank.report import draw_improvement
+    from tierank.report.figures import draw_improvement
 
     try:
         draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])

@@ -223,8 +223,8 @@ def describe(options: argparse.Namespace) -> None:
     from tierank.data.dataset import RankingDataset
     from tierank.io import is_folder_of_folds, read_fold
     from tierank.metrics.description import describe, profile
-    from tierank.report import tabulate_description, tabulate_drift
     from tierank.report.profile import write_profile
+    from tierank.report.tabulate import tabulate_description, tabulate_drift
 
     check_place(options, options.html)
     if is_folder_of_folds(options.data):

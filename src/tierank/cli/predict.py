@@ -132,7 +132,7 @@ def explain(options: argparse.Namespace) -> None:
     """
     from tierank.rankers.explain import explain_pair
     from tierank.report.figures import check_figure, draw_explanation
-    from tierank.report.tables import tabulate_explanation
+    from tierank.report.tabulate import tabulate_explanation
     from tierank.settings import as_whole
 
     top = as_whole("top", options.top)

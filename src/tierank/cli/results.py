@@ -67,8 +67,13 @@ def evaluate(options: argparse.Namespace) -> None:
     from tierank.io.paths import check_text_ending
     from tierank.io.scores import NOT_TEXT
     from tierank.metrics.evaluate import evaluate
-    from tierank.report import tabulate_evaluation, tabulate_segments, tabulate_worst, write_per_query
-    from tierank.report.tables import per_query_lines
+    from tierank.report.tabulate import (
+        per_query_lines,
+        tabulate_evaluation,
+        tabulate_segments,
+        tabulate_worst,
+        write_per_query,
+    )
 
     files, is_piped = by_name(options.scores), str(options.per_query) == PIPE
     if options.per_query is not None and len(files) > 1:
@@ -113,7 +118,7 @@ def compare(options: argparse.Namespace) -> None:
     from tierank.experiments import keep_comparison
     from tierank.experiments.crossval import check_is_new
     from tierank.metrics.compare import compare
-    from tierank.report import tabulate_comparison, tabulate_contrasts, tabulate_segments, tabulate_worst
+    from tierank.report.tabulate import tabulate_comparison, tabulate_contrasts, tabulate_segments, tabulate_worst
 
     files = by_name(options.scores)
     if len(files) < 2:

@@ -18,7 +18,7 @@ from tierank.metrics.rules import as_metric_of
 from tierank.rankers.base import FITTED, Ranker, check_ranker
 from tierank.rankers.explain import Explanation, by_name, gains_by_column, most_important
 from tierank.report.charts import find_kept
-from tierank.report.tables import sums_of
+from tierank.report.tabulate import sums_of
 from tierank.settings import as_choice, as_whole
 
 if TYPE_CHECKING:

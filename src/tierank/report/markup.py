@@ -10,7 +10,7 @@ from typing import Any
 
 from tierank.display import Html, element, join
 from tierank.metrics.rules import parse_metric
-from tierank.report.tables import Table
+from tierank.report.tabulate import Table
 
 # Number of colours in the style sheet; further series start again with the first.
 N_COLOURS = 8

@@ -21,8 +21,9 @@ from tierank.files import replacing
 from tierank.metrics.compare import compare_evaluations
 from tierank.metrics.rules import parse_metric
 from tierank.metrics.segments import Attribute, cut, look_up
-from tierank.report import charts, markup, tables
+from tierank.report import charts, markup
 from tierank.report.explanation import Swap, draw_importances, explain_documents, find_swaps
+from tierank.report.tabulate import tabulate_contrasts, tabulate_paper, tabulate_run, tabulate_segments, tabulate_worst
 from tierank.report.viewer import RunLists, Titles, make_viewer
 from tierank.settings import check_type
 
@@ -162,7 +163,7 @@ class _Page:
         ]
         parts = [element("div", whole, class_="scroll"), *map(markup.note, notes)]
         if self.run.plan.paper:
-            found = tables.tabulate_paper(self.run, all_rows=True) or [tables.tabulate_run(self.run)]
+            found = tabulate_paper(self.run, all_rows=True) or [tabulate_run(self.run)]
             parts.append(markup.folded("Compared with the paper", *map(markup.from_table, found)))
         return parts
 
@@ -199,7 +200,7 @@ class _Page:
             join([self._legend(self.others), improvements]),
             element("h3", "Wins and losses, query by query"),
             element("div", *multiples, class_="multiples"),
-            markup.folded("Differences, intervals and tests", markup.from_table(tables.tabulate_contrasts(comparison))),
+            markup.folded("Differences, intervals and tests", markup.from_table(tabulate_contrasts(comparison))),
         ]
 
     def _legend(self, systems: Sequence[str]) -> Html:
@@ -254,9 +255,9 @@ class _Page:
         ]
         parts = [self._legend(self.run.systems), element("div", *drawn, class_="pairs")]
         if self.others:
-            worst = tables.tabulate_worst(self.comparison)
+            worst = tabulate_worst(self.comparison)
             parts += [element("h3", worst.title), markup.from_table(worst)]
-            parts.append(markup.folded("All segments", markup.from_table(tables.tabulate_segments(self.comparison))))
+            parts.append(markup.folded("All segments", markup.from_table(tabulate_segments(self.comparison))))
         return parts
 
     def learning(self) -> list[Html]:

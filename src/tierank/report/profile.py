@@ -15,7 +15,7 @@ from tierank.files import replacing
 from tierank.metrics.description import DRIFTS_FROM, LEAKS_FROM, Feature, Profile
 from tierank.report import charts
 from tierank.report.markup import Sections, folded, from_table, grid, make_page
-from tierank.report.tables import tabulate_description
+from tierank.report.tabulate import tabulate_description
 from tierank.settings import check_type
 
 # Numbers of bars in a histogram, of ratings with a separate bar, and of features in a chart.
