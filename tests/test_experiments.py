@@ -47,7 +47,7 @@ from tierank.metrics.evaluate import evaluate
 from tierank.rankers import RANKERS
 from tierank.rankers.base import Ranker
 from tierank.rankers.neural import NeuralRanker
-from tierank.report.figures import _improvement, draw_improvement
+from tierank.report.figures import draw_improvement, improvement_figure
 from tierank.report.page import write_report
 from tierank.report.tabulate import tabulate_paper, tabulate_run
 
@@ -1090,7 +1090,7 @@ def test_no_verdict_without_a_spread(spread, n):
 
 
 def test_bars_are_as_high_as_the_gains(run, tmp_path):
-    axes = _improvement(run.comparison).axes[0]
+    axes = improvement_figure(run.comparison).axes[0]
     gains = [
         100 * run.comparison.contrasts["umart"][m].difference / run.comparison.mean("lambdamart", m)
         for m in PAPER_METRICS
@@ -1108,7 +1108,7 @@ def test_bars_are_as_high_as_the_gains(run, tmp_path):
 def drawn_gains(scores, metrics):
     """The bars over a baseline, which is the first, and the names in the legend."""
     data = RankingDataset(np.zeros((4, 1)), [1, 0, 0, 2], qid=[1, 1, 2, 2])
-    axes = _improvement(tierank.compare(data, scores, metrics=metrics)).axes[0]
+    axes = improvement_figure(tierank.compare(data, scores, metrics=metrics)).axes[0]
     return [bar.get_height() for bar in axes.patches], [text.get_text() for text in axes.get_legend().get_texts()]
 
 

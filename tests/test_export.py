@@ -51,7 +51,7 @@ from tierank.export import (
 )
 from tierank.export import c as c_target
 from tierank.export.neutral import NEAR_ZERO, floor_float32
-from tierank.export.proof import generate_rows
+from tierank.export.proof import count_swaps, generate_rows
 from tierank.networks import MLP, TierRNN
 from tierank.rankers import lightgbm as adapter
 from tierank.rankers import tree_settings
@@ -319,19 +319,17 @@ def test_a_wrong_export_is_found_out(fitted, tmp_path):
 
 
 def test_a_tie_is_told_from_a_swap():
-    from tierank.export.proof import _compare
-
     offsets = np.array([0, 3, 5])
     ours = np.array([3.0, 2.0, 1.0, 5.0, 5.0])
-    assert _compare(ours, ours, offsets, 1.0) == (2, 0, 0, 0.0)
-    assert _compare(ours, ours + np.array([0, 0, 0, 0, 1e-6]), offsets, 1.0)[:3] == (2, 0, 0)  # ours are equal
-    n_same, n_close, n_swapped, largest = _compare(ours, np.array([2.0, 3.0, 1.0, 5.0, 5.0]), offsets, 1.0)
+    assert count_swaps(ours, ours, offsets, 1.0) == (2, 0, 0, 0.0)
+    assert count_swaps(ours, ours + np.array([0, 0, 0, 0, 1e-6]), offsets, 1.0)[:3] == (2, 0, 0)  # ours are equal
+    n_same, n_close, n_swapped, largest = count_swaps(ours, np.array([2.0, 3.0, 1.0, 5.0, 5.0]), offsets, 1.0)
     assert (n_same, n_close, n_swapped) == (1, 0, 1)
     assert largest == pytest.approx(1 / 2)  # of its own score
-    assert _compare(ours, np.array([2.0, 3.0, 1.0, 5.0, 5.0]), offsets, 4.0)[3] == pytest.approx(1 / 4)
+    assert count_swaps(ours, np.array([2.0, 3.0, 1.0, 5.0, 5.0]), offsets, 4.0)[3] == pytest.approx(1 / 4)
     near = np.array([1.0, 1.0 + 1e-9])
-    assert _compare(near[::-1].copy(), near, np.array([0, 2]), 1.0)[:3] == (0, 1, 0)
-    assert _compare(near, np.array([1.0, np.nan]), np.array([0, 2]), 1.0)[3] == math.inf
+    assert count_swaps(near[::-1].copy(), near, np.array([0, 2]), 1.0)[:3] == (0, 1, 0)
+    assert count_swaps(near, np.array([1.0, np.nan]), np.array([0, 2]), 1.0)[3] == math.inf
 
 
 def test_generated_rows_sit_on_every_threshold(fitted, plain):

@@ -157,7 +157,7 @@ def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, d
     ours = [np.asarray(ranker.predict(part), np.float64) for part in parts]
     ours[0] = data.arrange(ours[0])
     comparisons = [
-        _compare(a, b, part.offsets, _floor(a, constant)) for a, b, part in zip(ours, theirs, parts, strict=True)
+        count_swaps(a, b, part.offsets, _floor(a, constant)) for a, b, part in zip(ours, theirs, parts, strict=True)
     ]
     same, close, swapped, largest = zip(*comparisons, strict=True)
     n_queries = data.n_queries + generated.n_queries
@@ -202,7 +202,7 @@ def _floor(scores: Floats, constant: float) -> float:
     return deviation if deviation > StandardisedMean.ROUNDING * constant else constant / 64
 
 
-def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: float) -> tuple[int, int, int, float]:
+def count_swaps(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: float) -> tuple[int, int, int, float]:
     """The number of queries in the same order, of close and other swapped neighbours, and the largest difference."""
     query = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     scale = np.maximum(np.maximum(np.abs(ours), floor), np.finfo(np.float64).tiny)

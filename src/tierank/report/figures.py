@@ -47,7 +47,7 @@ def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
     """
     for path in paths:
         check_figure(path)
-    figure = _improvement(comparison)
+    figure = improvement_figure(comparison)
     for path in paths:
         save_figure(figure, path)
 
@@ -86,7 +86,8 @@ def save_figure(figure: Figure, path: Path) -> None:
         figure.savefig(fresh, format=path.suffix[1:], dpi=160, metadata=dict.fromkeys(_DATES[path.suffix]))
 
 
-def _improvement(comparison: Comparison) -> Figure:
+def improvement_figure(comparison: Comparison) -> Figure:
+    """The figure that ``draw_improvement`` writes."""
     from matplotlib.figure import Figure
 
     systems = list(comparison.contrasts)
