@@ -27,7 +27,7 @@ class NoiseSettings:
         Number(0),
         "above 0: the stochastic uMart, which compares neighbours in random orders; the scale of the noise on scores",
     )
-    n_draws: int = setting(10, Integer(1, 1_000_000), "number of random orders in each round, with noise above 0")
+    n_draws: int = setting(3, Integer(1, 1_000_000), "number of random orders in each round, with noise above 0")
     decay: float = setting(
         0.99, Number(above=0, most=1), "factor of the weight of a pair for each place further down, with noise above 0"
     )
