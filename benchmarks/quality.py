@@ -6,7 +6,7 @@ DATA are names of folders in ``--data``, or folders and files as for ``benchmark
 one and tests on one. Systems:
 
 linear, lambdamart, umart, urank, blend   ``LinearRanker()``, ``LambdaMART()``, ``UMart()``, ``URank()``, ``Blend()``
-stochastic   ``UMart.from_preset("stochastic")``
+stochastic, 10 draws   ``UMart.from_preset("stochastic")``, also with ``n_draws=10``
 full, 1x     presets of ``Blend``
 no torch     ``Blend(n_seeds=0)``: the blend of an installation without torch
 equal        ``Blend(weights="equal")``
@@ -56,6 +56,7 @@ OURS: dict[str, Callable[..., tierank.Ranker]] = {
     "lambdamart": tierank.LambdaMART,
     "umart": tierank.UMart,
     "stochastic": lambda **given: tierank.UMart.from_preset("stochastic", **given),
+    "10 draws": lambda **given: tierank.UMart.from_preset("stochastic", n_draws=10, **given),
     "urank": tierank.URank,
     "blend": tierank.Blend,
     "full": lambda **given: tierank.Blend.from_preset("full", **given),
@@ -76,8 +77,9 @@ DEFAULT = ("linear", "lambdamart", "umart", "stochastic", "urank", "blend", *BAG
 PAIRS = (
     ("blend", "yetirank"), ("blend", "lambdamart"), ("blend", "bag"), ("blend", "bag+"), ("full", "blend"),
     ("blend", "1x"), ("blend", "equal"), ("no torch", "lambdamart"), ("distilled", "lambdamart"),
-    ("stochastic", "lambdamart"), ("stochastic", "yetirank"), ("umart", "lambdamart"), ("urank", "lambdamart"),
-    ("linear", "lambdamart"), ("lambdamart", "lightgbm"), ("lambdamart", "xgboost"), ("lambdamart", "yetirank"),
+    ("stochastic", "10 draws"), ("stochastic", "lambdamart"), ("stochastic", "yetirank"), ("umart", "lambdamart"),
+    ("urank", "lambdamart"), ("linear", "lambdamart"), ("lambdamart", "lightgbm"), ("lambdamart", "xgboost"),
+    ("lambdamart", "yetirank"),
 )  # fmt: skip
 
 

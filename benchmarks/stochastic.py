@@ -3,11 +3,11 @@
 DATA are folders with the parts or folds that ``tierank.read_fold`` reads, files, ``generated:N`` or ``mslr:N`` for
 ``make_ranking`` data of N queries with 40 or 136 features, or ``train.csv`` of Kaggle's Home Depot competition, for
 which all systems get the match features. All systems have 15 leaves, learning rate 0.05, feature fraction 0.7,
-lambda_l2 1, 20 documents or more in a leaf, and stop after 100 rounds without a better NDCG@10 on validation data,
-averaged over 20 rounds; those with "single rounds" after 60 rounds without a better NDCG@10 of one round. NDCG@10 of
-the test queries is averaged over seeds and compared query by query with that of the first of ``--systems``; CPU seconds
-are those of one ``fit``. ``YetiRank`` is CatBoost's (its own defaults, except for the same rate), which stops after 100
-rounds without a better one.
+lambda_l2 1, 20 documents or more in a leaf, and stop after 100 rounds without a better mean of NDCG@10, NDCG and MAP on
+validation data, averaged over 20 rounds; those with "single rounds" after 60 rounds without a better NDCG@10 of one
+round. NDCG@10 of the test queries is averaged over seeds and compared query by query with that of the first of
+``--systems``; CPU seconds are those of one ``fit``. ``YetiRank`` is CatBoost's (its own defaults, except for the same
+rate), which stops after 100 rounds without a better one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMON: dict[str, Any] = {
     "lambda_l2": 1.0,
     "min_documents": 20,
 }
-_SINGLE = {"patience": 60, "select_over": 1}
+_SINGLE = {"patience": 60, "select_over": 1, "select_with": []}
 # Changes to the preset, one at a time.
 VARIANTS: dict[str, dict[str, Any]] = {
     "stochastic": {},
@@ -51,6 +51,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "window 2": {"window": 2},
     "decay 0.95": {"decay": 0.95},
     "weights ndcg": {"weights": "ndcg", "gain": "exp2"},
+    "1 draw": {"n_draws": 1},
+    "10 draws": {"n_draws": 10},
     "40 draws": {"n_draws": 40},
 }
 System = Callable[[Fold, int], NDArray[np.float64]]

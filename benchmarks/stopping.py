@@ -1,9 +1,10 @@
 """When trees stop, and which round is kept. ``python -m benchmarks.stopping DATA ...``
 
-DATA are those of ``benchmarks.stochastic``. Each ranker has its defaults except for ``patience`` and ``select_over``,
-which ``--rules`` sets as pairs such as 100:20. NDCG@10 of the test queries is averaged over seeds and compared, query
-by query, with that of the first rule; CPU seconds are those of one ``fit``. With ``--valid`` test queries are not used:
-the validation queries take their place, and a quarter of the training queries becomes validation data.
+DATA are those of ``benchmarks.stochastic``. Each ranker has its defaults except for ``patience``, ``select_over`` and
+``select_with``, which ``--rules`` sets: 100:20 or 100:20:ndcg,map. NDCG@10 of the test queries is averaged over seeds
+and compared, query by query, with that of the first rule; CPU seconds are those of one ``fit``. With ``--valid`` test
+queries are not used: the validation queries take their place, and a quarter of the training queries becomes validation
+data.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="folders, files, generated:N, mslr:N")
     parser.add_argument("--rankers", nargs="+", choices=MAKERS, default=list(MAKERS))
-    parser.add_argument("--rules", nargs="+", default=["50:1", "100:20"], help="patience:select_over")
+    parser.add_argument("--rules", nargs="+", default=["50:1", "100:20", "100:20:ndcg,map"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--valid", action="store_true", help="leave the test queries alone")
     options = parser.parse_args()
@@ -38,8 +39,9 @@ def main() -> None:
     for ranker in options.rankers:
         systems = {}
         for rule in options.rules:
-            patience, over = map(int, rule.split(":"))
-            systems[f"{ranker}, {rule}"] = ours(MAKERS[ranker], {"patience": patience, "select_over": over})
+            patience, over, *companions = rule.split(":")
+            settings = {"patience": int(patience), "select_over": int(over), "select_with": ",".join(companions)}
+            systems[f"{ranker}, {rule}"] = ours(MAKERS[ranker], settings)
         race(folds, systems, options.seeds)
 
 

@@ -30,7 +30,7 @@ from tierank.rankers.model import Resources
 from tierank.rankers.selection import mean_of_standardised, spread_of
 from tierank.transforms import add_query_copies
 
-QUICK = {"n_configs": 2, "n_trees": 6, "max_epochs": 2, "n_jobs": 1, "rotate": True}
+QUICK = {"n_configs": 2, "plain_trees": False, "n_trees": 6, "max_epochs": 2, "n_jobs": 1, "rotate": True}
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +98,9 @@ def test_members_are_what_one_gets_by_hand(fitted, parts):
     train, valid, test = parts
     learned, part = list(take_turns(train, valid, True, 0))[1]
     trees, network, linear = fitted.members_[4], fitted.members_[6], fitted.members_[7]
-    by_hand = UMart.from_preset("stochastic", n_trees=6, n_jobs=1, seed=4, lambda_l2=1, **CONFIGS[0]).fit(
-        add_query_copies(learned), valid=add_query_copies(part)
-    )
+    settings = STOPPING | CONFIGS[0] | {"n_trees": 6, "n_jobs": 1, "seed": 4, "lambda_l2": 1}
+    by_hand = UMart.from_preset("stochastic", **settings)
+    by_hand.fit(add_query_copies(learned), valid=add_query_copies(part))
     np.testing.assert_array_equal(predict(trees, add_query_copies(test)), by_hand.predict(add_query_copies(test)))
     settings = NETWORK | {"max_epochs": 2, "patience": 2, "n_jobs": 1, "seed": 6}
     by_hand = URank.from_preset("rich-inputs", **settings).fit(learned, valid=part)
@@ -174,13 +174,12 @@ def test_one_family_alone(parts, settings, family):
     assert np.isfinite(scores).all()
 
 
-def test_plain_trees_are_a_family_that_sees_no_copies(parts, tmp_path):
+def test_plain_trees_are_lambdamart_without_copies(parts, tmp_path):
     train, valid, test = parts
     settings = QUICK | {"n_seeds": 0, "n_configs": 1, "plain_trees": True, "weights": "equal", "rotate": False}
     ranker = Blend(**settings).fit(train, valid=valid)
     assert ranker.weights_ == pytest.approx(dict.fromkeys(("trees", "plain trees", "linear"), 1 / 3))
-    by_hand = UMart.from_preset("stochastic", n_trees=6, n_jobs=1, seed=1, lambda_l2=1, **CONFIGS[0])
-    by_hand.fit(train, valid=valid)
+    by_hand = LambdaMART(n_trees=6, n_jobs=1, seed=1, **STOPPING).fit(train, valid=valid)
     np.testing.assert_allclose(ranker.scores_by_family(test)["plain trees"], z(by_hand.predict(test), test), atol=1e-12)
     ranker.save(tmp_path / "model")
     np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(test), ranker.predict(test))
@@ -241,7 +240,7 @@ def test_a_family_of_pure_noise_is_not_kept(tmp_path, monkeypatch):
         return plain(ranker, train.with_features(noise[0], None), valid.with_features(noise[1], None), context)
 
     monkeypatch.setattr(LinearRanker, "fit_model", on_noise)
-    ranker = Blend(n_trees=50, n_seeds=0, n_jobs=1).fit(data)
+    ranker = Blend(n_trees=50, n_seeds=0, plain_trees=False, n_jobs=1).fit(data)
     assert ranker.weights_ == {"trees": 1.0, "linear": 0.0}
     assert {member.family for member in ranker.members_} == set(ranker.scores_by_family(data)) == {"trees"}
     ranker.save(tmp_path / "model")
@@ -355,15 +354,16 @@ def families(**settings):
 
 
 def test_the_default_is_one_model_of_each_family():
-    assert families() == ["trees", "networks", "linear"]
-    assert families(**Blend.PRESETS["full"]) == 4 * ["trees", "networks", "linear"]
-    assert families(n_seeds=0, rotate=False) == ["trees", "linear"]
+    assert families() == ["trees", "plain trees", "networks", "linear"]
+    assert families(**Blend.PRESETS["full"]) == 4 * ["trees", "plain trees", "networks", "linear"]
+    assert families(**Blend.PRESETS["1x"]) == ["trees", "linear"]
+    assert families(n_configs=0) == ["networks", "linear"]
 
 
 def test_without_torch_trees_and_linear_rankers_take_turns(monkeypatch, tmp_path):
     monkeypatch.setattr("tierank.rankers.blend.is_installed", lambda library: False)
     with pytest.warns(UserWarning, match="Blend trains without networks, as torch is not installed"):
-        assert families() == 4 * ["trees", "linear"]
+        assert families() == 4 * ["trees", "plain trees", "linear"]
     data = tierank.make_ranking(24, n_features=3)
     ranker = Blend(n_seeds=0, n_trees=3, n_jobs=1).fit(data)
     ranker.save(tmp_path / "model")
@@ -382,7 +382,6 @@ def test_without_torch_trees_and_linear_rankers_take_turns(monkeypatch, tmp_path
             {"n_configs": 0, "n_seeds": 0, "linear": False},
             r"expected trees, networks \(n_seeds\) or a linear ranker \(linear\), got none of them",
         ),
-        ({"plain_trees": True, "query_features": False}, "plain_trees: expected trees beside them that see features"),
         ({"weights": "eqaul"}, r"unknown weights 'eqaul': did you mean 'equal'\?"),
         ({"n_seeds": -1}, "n_seeds: expected an integer >= 0, or None .*, got -1"),
     ],

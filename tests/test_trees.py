@@ -51,6 +51,23 @@ def test_the_best_round_by_a_mean_over_rounds_is_kept(parts, over):
     assert ranker.best_ == ranker.history_[chosen - 1]  # of this round, not of the mean
 
 
+def test_rounds_are_compared_by_the_mean_of_three_metrics(parts):
+    train, valid, _ = parts
+    settings = {"n_trees": 80, "patience": 20, "learning_rate": 0.2, "n_jobs": 1}
+    whole = LambdaMART(**settings | {"select_by": ["ndcg@10", "ndcg", "map"], "keep": "all", "patience": 100})
+    means = [np.mean(list(row.values())) for row in whole.fit(train, valid=valid).history_]
+    smooth = [np.mean(means[max(0, end - 20) : end]) for end in range(1, 81)]
+    for given in ({}, {"select_with": "ndcg,map"}, {"select_by": "ndcg@10", "select_with": ["map", "ndcg", "ndcg@10"]}):
+        ranker = LambdaMART(**settings, **given).fit(train, valid=valid)
+        assert smooth[ranker.n_rounds_ - 1] == pytest.approx(max(smooth[: len(ranker.history_)]), abs=1e-6)
+        assert list(ranker.best_) == ["ndcg@10"]
+    alone = LambdaMART(**settings, select_with=[]).fit(train, valid=valid)
+    rows = [row["ndcg@10"] for row in alone.history_]
+    assert alone.n_rounds_ == 1 + int(
+        np.argmax([np.mean(rows[max(0, end - 20) : end]) for end in range(1, len(rows) + 1)])
+    )
+
+
 def test_a_mean_over_rounds_resumes_to_the_same_model(parts, tmp_path):
     train, valid, test = parts
     settings = {"n_trees": 130, "patience": 40, "select_over": 30, "bagging_fraction": 0.7, "bagging_freq": 1}
@@ -73,10 +90,10 @@ def test_a_mean_over_rounds_resumes_to_the_same_model(parts, tmp_path):
     np.testing.assert_array_equal(resumed.predict(test), whole.predict(test))
 
 
-@pytest.mark.parametrize("setting", ["patience", "select_over"])
+@pytest.mark.parametrize("setting", ["patience", "select_over", "select_with"])
 def test_what_has_no_effect_if_all_trees_are_kept_is_refused(parts, setting):
     with pytest.raises(ParameterError, match=f"^{setting}: has no effect with keep='all', .*; leave out {setting}"):
-        UMart(keep="all", **{setting: 7}).fit(parts[0], valid=parts[1])
+        UMart(keep="all", **{setting: "map" if setting == "select_with" else 7}).fit(parts[0], valid=parts[1])
 
 
 @pytest.mark.parametrize(

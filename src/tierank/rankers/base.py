@@ -973,7 +973,7 @@ def check_ranker(argument: str, value: object, expected: str = "a ranker, such a
 _COLUMNS = ("family", "part", "member", "learner", "epoch", "loss", "ridge", "kept")
 
 
-def _as_metrics(value: Any) -> tuple[Any, ...]:
+def as_metrics(value: Any) -> tuple[Any, ...]:
     """The setting ``select_by``: metrics, the most important first."""
     metrics = value.replace(" ", "").split(",") if isinstance(value, str) else (value,) if callable(value) else value
     is_list = isinstance(metrics, (list, tuple)) and len(metrics) > 0
@@ -1015,7 +1015,7 @@ def as_base(value: Any) -> Ranker:
 # The largest seed that LightGBM accepts.
 LARGEST_SEED = 2**31 - 1
 BASE = Optional(Checked("a ranker, such as UMart()", as_base), "no base")
-_METRICS = Checked("a metric or a list of metrics", _as_metrics)
+_METRICS = Checked("a metric or a list of metrics", as_metrics)
 _RULE = Checked("a rule", _as_rule)
 _TARGET = Optional(Checked("an export target", _as_target))
 

@@ -61,8 +61,8 @@ FAMILIES = TREES, PLAIN_TREES, NETWORKS, LINEAR = "trees", "plain trees", "netwo
 T = TypeVar("T")
 Fold = tuple[RankingDataset, RankingDataset | None]
 
-# When members with a plain gradient stop: the mean over members is smooth by itself. Stochastic ones have the default.
-STOPPING: dict[str, Any] = {"patience": 50, "select_over": 1}
+# When trees stop: half the patience of the default gains as much in a blend, for two thirds of the rounds.
+STOPPING: dict[str, Any] = {"patience": 50}
 # Fixed beforehand and different from each other: their mean is better than the one that looks best on validation data.
 CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 15, "min_documents": 20, "feature_fraction": 0.7},
@@ -72,10 +72,10 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 20, "min_documents": 200, "feature_fraction": 0.7},
     {"n_leaves": 63, "min_documents": 50, "feature_fraction": 0.3, "lambda_l2": 30.0},
 )
-# The preset rich-inputs with a third of its steps: in a blend, three times the training gains nothing.
-NETWORK: dict[str, Any] = {"queries_per_step": 16, "learning_rate": 2e-3, "step_budget": 400}
-# How many queries equal weights count for: chosen once, on out-of-fold scores (docs/blend.md).
-STRENGTH = 30.0
+# The preset rich-inputs with a seventh of its steps: in a blend, more training gains nothing.
+NETWORK: dict[str, Any] = {"queries_per_step": 16, "learning_rate": 3e-3, "step_budget": 200}
+# How many queries equal weights count for: chosen on scores out of fold (docs/blend.md).
+STRENGTH = 6.0
 # Number of parts that take turns in validating.
 _PARTS = 4
 # Weights of families are counted in sixtieths, so that equal weights of up to six families are integers.
@@ -256,8 +256,8 @@ class Blend(JudgedRanker):
         F(d) = sum over families k of w_k z(mean over members of k of z(f(d))),   w >= 0,  sum of w = 1
 
     ``trees`` are uMart models with the preset ``stochastic`` that see each feature relative to its query too; ``plain
-    trees`` (with ``plain_trees``) only see the features themselves; ``networks`` are uRank networks with the inputs of
-    the preset ``rich-inputs``; ``linear`` is ``LinearRanker``.
+    trees`` is ``LambdaMART``, so that a blend is no worse where the other families are; ``networks`` are uRank networks
+    with the inputs of the preset ``rich-inputs``; ``linear`` is ``LinearRanker``.
 
     By default there is a model of each family, which costs a few times as much as ``LambdaMART``. With ``rotate`` the
     queries, those of ``valid`` included, are cut into four parts; each part validates once, and the members of that
@@ -268,13 +268,13 @@ class Blend(JudgedRanker):
     have not learned from, drawn towards equal weights e = 1 / families. With n such queries and s the deviation of m
     over them at equal weights, they have the highest
 
-        mean of m(w) / s - 30 / n * sum over families of (w - e)^2
+        mean of m(w) / s - 6 / n * sum over families of (w - e)^2
 
     in steps of a twelfth; weights below a sixth become 0. A family with weight 0 is dropped: it is not saved, exported
     or scored.
 
-    ``Blend.from_preset("full")`` has all three families and rotates: twelve members, for about four times the time of
-    the default. ``Blend.from_preset("1x")`` has a tree model and a linear ranker, which do not rotate.
+    ``Blend.from_preset("full")`` has all families and rotates: sixteen members, for about four times the time of the
+    default. ``Blend.from_preset("1x")`` has a tree model and a linear ranker, which do not rotate.
 
     Attributes
     ----------
@@ -289,8 +289,8 @@ class Blend(JudgedRanker):
     >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
     >>> ranker = Blend(n_trees=5, max_epochs=2, weights="equal").fit(train)
     >>> [member.family for member in ranker.members_]
-    ['trees', 'networks', 'linear']
-    >>> ranker.weights_["linear"] == 1 / 3
+    ['trees', 'plain trees', 'networks', 'linear']
+    >>> ranker.weights_["linear"] == 1 / 4
     True
     """
 
@@ -300,7 +300,9 @@ class Blend(JudgedRanker):
         "kind of trees: UMart with its preset stochastic, LambdaMART, or the paper's uMart",
     )
     n_configs: int = setting(1, Integer(0, len(CONFIGS)), "number of tree configurations; 0 for no trees")
-    plain_trees: bool = setting(False, Flag(), "a family of trees without features relative to the query")
+    plain_trees: bool = setting(
+        True, Flag(), "LambdaMART in each turn, without features relative to the query, if there are trees at all"
+    )
     n_seeds: int | None = setting(
         None, Optional(Integer(0), "1 if torch is installed, else 0"), "number of networks in each turn"
     )
@@ -320,7 +322,7 @@ class Blend(JudgedRanker):
     max_epochs: int = setting(40, Integer(1), "maximum number of epochs per network")
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "1x": {"n_seeds": 0, "rotate": False},
+        "1x": {"n_seeds": 0, "plain_trees": False, "rotate": False},
         "3x": {"n_seeds": 1, "rotate": False},
         "full": {"n_seeds": 1, "rotate": True},
         "10x": {"n_seeds": 1, "rotate": True},
@@ -429,12 +431,6 @@ class Blend(JudgedRanker):
                 argument="n_configs",
                 expected="trees, networks (`n_seeds`) or a linear ranker (`linear`)",
                 got="none of them",
-            )
-        if settings["plain_trees"] and not (settings["n_configs"] and settings["query_features"]):
-            raise ParameterError(
-                argument="plain_trees",
-                expected="trees beside them that see features relative to their query",
-                got=f"n_configs={settings['n_configs']}, query_features={settings['query_features']}",
             )
         for _, ranker in plans:
             ranker.checked_settings()
@@ -585,16 +581,17 @@ def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _plans(settings: Mapping[str, Any], train: RankingDataset | None = None) -> list[tuple[str, Ranker]]:
     """The members of one turn, not fitted: all, or those that can learn from these data."""
     common = {name: settings[name] for name in ("select_by", "rule", "n_jobs")}
-    clipped, of_trees = common | {"clip": settings["clip"]}, {"n_trees": settings["n_trees"]}
+    clipped, of_trees = common | {"clip": settings["clip"]}, STOPPING | {"n_trees": settings["n_trees"]}
     plans: list[tuple[str, Ranker]] = []
-    for family in (TREES, PLAIN_TREES) if settings["plain_trees"] else (TREES,):
-        for config in CONFIGS[: settings["n_configs"]]:
-            own = of_trees | config | clipped
-            if settings["trees"] == "stochastic":
-                plans.append((family, UMart.from_preset("stochastic", **{"lambda_l2": 1.0} | own)))
-            else:
-                kind = LambdaMART if settings["trees"] == "lambdamart" else UMart
-                plans.append((family, kind(**STOPPING, **own)))
+    for config in CONFIGS[: settings["n_configs"]]:
+        own = of_trees | config | clipped
+        if settings["trees"] == "stochastic":
+            plans.append((TREES, UMart.from_preset("stochastic", **{"lambda_l2": 1.0} | own)))
+        else:
+            kind = LambdaMART if settings["trees"] == "lambdamart" else UMart
+            plans.append((TREES, kind(**own)))
+    if settings["plain_trees"] and settings["n_configs"]:
+        plans.append((PLAIN_TREES, LambdaMART(**of_trees, **clipped)))
     for _ in range(settings["n_seeds"]):
         epochs = {"max_epochs": settings["max_epochs"], "patience": settings["max_epochs"]}
         plans.append((NETWORKS, URank.from_preset("rich-inputs", **NETWORK, **epochs, **clipped)))

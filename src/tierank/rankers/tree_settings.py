@@ -20,8 +20,21 @@ from tierank.data.columns import Category, Indicator, Match
 from tierank.data.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.kernels import n_threads
-from tierank.rankers.base import BASE, JudgedRanker, Ranker
-from tierank.settings import Between, Choice, Flag, Integer, Kind, ListOf, Number, Optional, Setting, declared, setting
+from tierank.rankers.base import BASE, JudgedRanker, Ranker, as_metrics
+from tierank.settings import (
+    Between,
+    Checked,
+    Choice,
+    Flag,
+    Integer,
+    Kind,
+    ListOf,
+    Number,
+    Optional,
+    Setting,
+    declared,
+    setting,
+)
 
 # The largest integer that LightGBM holds, and the largest tree.
 _MOST, _MOST_LEAVES = 2**31 - 1, 131_072
@@ -117,6 +130,16 @@ def _lgb(default: Any, help: str, kind: Kind | None = None, needs: str = "", sea
     return setting(default, kind, help, group="LightGBM", needs=tuple(needs.split()), search=search)
 
 
+def _as_companions(value: Any) -> tuple[Any, ...]:
+    is_empty = isinstance(value, (str, list, tuple)) and not len(value)
+    return () if is_empty else as_metrics(value)
+
+
+_COMPANIONS = Optional(
+    Checked("a list of metrics", _as_companions), "ndcg and map if select_by is ndcg@10, its default; else none"
+)
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class TreeSettings(JudgedRanker):
     """The settings that all rankers of trees share."""
@@ -134,6 +157,12 @@ class TreeSettings(JudgedRanker):
         20,
         Integer(1),
         "number of last rounds over which the metrics of select_by are averaged, before rounds are compared",
+    )
+    select_with: str | Sequence[str] | None = setting(
+        None,
+        _COMPANIONS,
+        "metrics that are averaged with the first of select_by when rounds are compared, as their mean has less noise;"
+        " [] for none",
     )
     keep: str = setting(
         "best",

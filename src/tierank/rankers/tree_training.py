@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -25,6 +26,7 @@ from tierank.data.team import Team
 from tierank.display import Progress
 from tierank.errors import DataError, ParameterError
 from tierank.losses.objective import Gradients, Objective
+from tierank.rankers.base import SelectingRanker
 from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.lightgbm import (
     Rows,
@@ -46,6 +48,7 @@ from tierank.rankers.selection import Judging, Selection, make_judge, means_of
 from tierank.rankers.team_checks import agreement
 from tierank.rankers.tree_model import TreeModel
 from tierank.rankers.tree_settings import STRETCH, contents_of_files, for_data, for_size, threads_for
+from tierank.settings import declared
 from tierank.transforms import add_query_copies
 
 # With these LightGBM draws random numbers or remembers splits; without them one booster is equivalent to several.
@@ -84,7 +87,7 @@ def train_trees(
             expected="`propensity` too if several processes train, as each would learn other propensities",
             got="positions alone",
         )
-    judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], n_jobs, team)
+    judge = None if valid is None else make_judge(valid, compared_by(settings), settings["rule"], n_jobs, team)
     start = context.start if isinstance(context.start, TreeModel) else None
     before = start or base
     starts: list[Floats | None] = [
@@ -141,6 +144,14 @@ def _check_categories(train: RankingDataset, numbers: list[int]) -> None:
                 got=f"{highest:g} in feature {name!r}",
                 fix="number them from 0, or give them as texts",
             )
+
+
+def compared_by(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The metrics of ``select_by`` and of ``select_with``, each once."""
+    select_by, companions = settings["select_by"], settings["select_with"]
+    if companions is None:
+        companions = ("ndcg", "map") if select_by == declared(SelectingRanker)["select_by"].default else ()
+    return tuple(dict.fromkeys((*select_by, *companions)))
 
 
 class BinnedData:
@@ -202,6 +213,7 @@ class TrainerState:
 
     texts: list[str] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
+    compared: list[tuple[float, ...]] = field(default_factory=list)  # what rounds are compared by, for each
     best: tuple[float, ...] | None = None
     best_round: int = 0
     finished: bool = False
@@ -267,14 +279,8 @@ class TreeTrainer:
         selection = Selection(best=state.best)
         for _ in range(n_rounds):
             exhausted = booster.update(fobj=self._gradients) if self.has_splits else booster.update()
-            row = {}
-            if self.judge is not None:
-                row = means_of(self.judge(_scores_of(booster.eval_valid)), self.context.team)
-            state.history.append(row)
+            row, values = self._judge_round(booster)
             n_done = len(state.history)
-            # Rounds are compared by the metrics, averaged over the last rounds.
-            last = state.history[-settings["select_over"] :]
-            values = tuple(fmean(one[name] for one in last) for name in row)
             if values and selection.is_better(values):
                 state.best, state.best_round = values, n_done
             if self.context.progress:
@@ -292,6 +298,19 @@ class TreeTrainer:
         if not state.finished and self.is_in_stretches:
             self.scores = _scores_of(booster.eval_train)
             self.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
+
+    def _judge_round(self, booster: lightgbm.Booster) -> tuple[dict[str, float], tuple[float, ...]]:
+        """The metrics of the round, and what rounds are compared by: averaged over the last rounds, and with others."""
+        row: dict[str, float] = {}
+        if self.judge is not None:
+            found = means_of(self.judge(_scores_of(booster.eval_valid)), self.context.team)
+            row = dict(islice(found.items(), len(set(self.settings["select_by"]))))
+            first, *others = row.values()
+            companions = [value for name, value in found.items() if name not in row]
+            self.state.compared.append((fmean([first, *companions]), *others))
+        self.state.history.append(row)
+        last = self.state.compared[-self.settings["select_over"] :]
+        return row, tuple(fmean(values) for values in zip(*last, strict=True))
 
     def _gradients(self, scores: Floats, data: lightgbm.Dataset) -> Gradients:
         """The objective function that LightGBM calls each round."""

@@ -135,7 +135,9 @@ class BoostedTrees(FittedTrees, TreeSettings):
         """Check settings that depend on each other."""
         check_parameters(settings)
         if settings["keep"] == "all":
-            self._refuse_idle(settings, ("patience", "select_over"), "`keep`='all', which grows all trees")
+            self._refuse_idle(
+                settings, ("patience", "select_over", "select_with"), "`keep`='all', which grows all trees"
+            )
 
     def _refuse_idle(self, settings: Mapping[str, Any], names: Sequence[str], when: str) -> None:
         """Raise ``ParameterError`` if one of these settings, which then have no effect, is not its default."""
