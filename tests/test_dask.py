@@ -90,8 +90,8 @@ def by_query(*datasets):
 
 def placed(client, source, n_workers=4, **columns):
     """What each worker holds after the data were placed, in the order of the parts."""
-    cluster = tasks.Cluster(client, tasks._chosen(client, n_workers), None)
-    opened = placement.open_source(source, {"query": None, "rating": None, "features": None} | columns, cluster)
+    cluster = tasks.Cluster(client, tasks._chosen(client, n_workers))
+    opened = cluster.source(source, "data", {"query": None, "rating": None, "features": None} | columns)
     edges = cut_queries(np.concatenate([[0], opened.lengths.cumsum()]), n_workers)
     cluster.workers = opened.choose(edges)
     assert len(set(cluster.workers)) == n_workers
@@ -267,22 +267,14 @@ def test_queries_without_ratings_count_for_no_worker(client, parts, tmp_path):
     is_judged = frame["qid"] > frame["qid"].median()
     whole = frame.assign(rating=frame["rating"].where(is_judged))
     tierank.write(tierank.read(whole), tmp_path / "rows.tierank")
-    cluster = tasks.Cluster(client, tasks._chosen(client, 4), None)
+    cluster = tasks.Cluster(client, tasks._chosen(client, 4))
     columns = {"query": None, "rating": None, "features": None}
     for source in (dask.dataframe.from_pandas(whole, npartitions=3), whole, tmp_path / "rows.tierank"):
         named = columns if not str(source).endswith(".tierank") else {}
-        opened = placement.open_source(source, named, cluster, skips=True)
-        assert opened.counted.sum() == frame["qid"][is_judged].nunique()
-        assert placement.open_source(source, named, cluster).counted.all()
+        opened = cluster.source(source, "data", named)
+        assert (opened.judged > 0).sum() == frame["qid"][is_judged].nunique()
     models = [fit(UMart(n_trees=3), rows, client, workers=2).model_ for rows in (whole, frame[is_judged])]
     assert models[0].digest() == models[1].digest()
-
-
-def test_data_that_change_while_they_are_read():
-    data = RankingDataset(np.eye(3), [1, 0, 2], qid=[7, 7, 8])
-    assert placement.take_part((data, 2, 3)) is data
-    with pytest.raises(DataError, match="expected 2 queries with 4 documents on this worker, got RankingDataset"):
-        placement.take_part((data, 2, 4))
 
 
 # Training
@@ -344,7 +336,7 @@ def test_other_trees(client, parts):
 
         return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
 
-    chosen = sorted(tasks._dask_listed(client))[1:3]
+    chosen = sorted(tasks._listed(client))[1:3]
     shuffled = dask.dataframe.from_pandas(as_frame(train).sample(frac=1, random_state=1), npartitions=3, sort=False)
     for ranker in (LambdaMART(n_trees=5, query_features=True), TreeRanker(loss=squares, n_trees=5)):
         fitted = fit(ranker, shuffled, client, valid=valid, workers=chosen)
@@ -417,7 +409,7 @@ def test_workers_are_listed_whatever_the_client_asks_meanwhile(client, monkeypat
 
     monkeypatch.setattr(client, "_update_scheduler_info", overtaken)
     assert client.scheduler_info(n_workers=-1)["workers"] == {}
-    assert len(tasks._dask_listed(client)) == 4
+    assert len(tasks._listed(client)) == 4
     asked = []
 
     async def busy(n_workers):
@@ -428,9 +420,9 @@ def test_workers_are_listed_whatever_the_client_asks_meanwhile(client, monkeypat
 
     monkeypatch.setattr(tasks, "_LOOK", 0.01)
     monkeypatch.setattr(client.scheduler, "identity", busy, raising=False)
-    assert tasks._dask_listed(client) == {"tcp://a:1": tasks.DaskWorker("tcp://a:1", "a", "b", None)}
+    assert tasks._listed(client) == {"tcp://a:1": tasks.DaskWorker("tcp://a:1", "a", "b", None)}
     monkeypatch.setattr(client, "status", "closed")
-    assert tasks._dask_listed(client) == {}
+    assert tasks._listed(client) == {}
 
 
 def test_parts_that_do_not_fit_together(client, parts, monkeypatch):
@@ -498,14 +490,16 @@ def test_a_task_that_fails_alone_ends_the_others(client, parts, pids):
             raise ZeroDivisionError("in this loss")
         return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
 
-    with pytest.raises(TeamError, match=r"a task failed: .*ZeroDivisionError\('in this loss'\).*; nothing was saved"):
+    with pytest.raises(
+        TeamError, match=r"worker \d of 2 failed: .*ZeroDivisionError\('in this loss'\).*; nothing was saved"
+    ):
         fit(TreeRanker(loss=fails_there, n_trees=5), parts[0], client, workers=sorted(pids)[:2])
     assert not training(client)
 
 
 def test_a_worker_that_was_restarted_is_no_longer_the_same(client, tmp_path):
     worker = tasks._chosen(client, 1)[0]
-    cluster = tasks.Cluster(client, [replace(worker, folder="of its life before")], None)
+    cluster = tasks.Cluster(client, [replace(worker, folder="of its life before")])
 
     def wait_until(file):
         while not file.exists():
@@ -514,19 +508,9 @@ def test_a_worker_that_was_restarted_is_no_longer_the_same(client, tmp_path):
     with pytest.raises(TeamError, match=f"worker {worker.address} was lost: .*nothing was saved: with checkpoint="):
         cluster.results([cluster.submit(wait_until, tmp_path / "over")])
     (tmp_path / "over").touch()
-    training = tasks.Training(UMart(), 2, 1.0, None, False)
+    training = tasks.Training(UMart(), "worker", 2, 1.0, None, False)
     with pytest.raises(TeamError, match="process 1 of 2: expected the worker that was there before, got a new one"):
         tasks._train(training, "127.0.0.1:1", 1, os.getpid() + 1, (None, 1, 1))
-
-
-def test_workers_that_end_with_different_models(client, monkeypatch):
-    workers = tasks._chosen(client, 2)
-    cluster = tasks.Cluster(client, workers, None)
-    cluster.processes = dict.fromkeys(workers, 0)
-    monkeypatch.setattr(cluster, "results", lambda futures: [("ranker", "one"), (None, "other")])
-    training = tasks.Training(UMart(), 2, 1.0, None, False)
-    with pytest.raises(TeamError, match=r"expected the same model on all workers, got different ones: \['one', 'other"):
-        cluster.train(training, "127.0.0.1:1", [((None, 1, 1),), ((None, 1, 1),)])
 
 
 def test_an_interrupt_ends_the_tasks(client, parts, pids, monkeypatch):

@@ -127,12 +127,10 @@ def test_what_cannot_be_used(parts):
 def test_columns_that_cannot_be_used(parts):
     """Each block would number its own texts, and rows of blocks with another order of columns would be mixed up."""
     frame = as_frame(parts[0])[["qid", "rating", *FEATURES]]
-    odd = {"string": [f"l{k % 3}" for k in range(len(frame))], "timestamp": pd.Timestamp("2020-01-31")}
+    odd = {"category": [f"l{k % 3}" for k in range(len(frame))], "date": pd.Timestamp("2020-01-31")}
     for kind, values in odd.items():
         rows = ray.data.from_arrow(list(_tables(frame.assign(odd=values), 3)))
-        with pytest.raises(
-            DataError, match=rf"data: block 0: features: expected numbers in column 'odd', got (large_)?{kind}"
-        ):
+        with pytest.raises(DataError, match=f"data: block 0: features: expected numbers in column 'odd', got {kind}"):
             fit(UMart(), rows, actors=2)
         fitted = fit(UMart(n_trees=1), rows, actors=2, features=FEATURES)
         assert fitted.feature_names_in_.tolist() == FEATURES
@@ -142,7 +140,7 @@ def test_columns_that_cannot_be_used(parts):
     texts = frame[half:].assign(qid=frame["qid"][half:].astype(str))
     mixed = ray.data.from_arrow([*_tables(frame[:half], 1), *_tables(texts, 1)])
     with pytest.raises(
-        DataError, match="data: block 1: query: expected ids of type int64 in column 'qid', as in other"
+        DataError, match="data: block 1: expected the type of query ids of data: block 0, integers, got"
     ):
         fit(UMart(), mixed, actors=2)
     narrow = ray.data.from_arrow([*_tables(frame[:half], 1), *_tables(frame[half:].drop(columns="f3"), 1)])

@@ -1,7 +1,6 @@
 """Spark: the same bits as processes elsewhere, scores of whole queries, and errors instead of waiting."""
 
 import json
-import logging
 import os
 import re
 import shutil
@@ -248,20 +247,13 @@ def test_losses_of_the_caller_are_kept(tables):
     assert len(fitted.history_) == 2
 
 
-def test_fewer_queries_than_tasks_and_a_query_that_is_too_large(session, caplog):
+def test_fewer_queries_than_tasks(session, caplog):
     data = tierank.make_ranking(1, n_features=2, mean_length=9, max_length=9)
     fitted = fit(UMart(n_trees=1, min_documents=1), as_table(session, data))
     assert "1 of 2 tasks are used: there are no more queries" in caplog.text
     assert fitted.n_rounds_ == 1
-    caplog.clear()
     rows = session.range(12).selectExpr("if(id < 9, 5, id) AS qid", "id % 3 AS rating", "id AS x")
-    source = spark._Source(rows, "data", {})
-    assert source.lengths.tolist() == [9, 1, 1, 1]
-    with caplog.at_level(logging.WARNING):
-        assert spark._number_of_tasks(2, [source]) == 2
-    message = "query 5 has 9 documents, more than the share of one of 2 tasks (6)"
-    assert message in caplog.text
-    assert "at most 1 tasks have enough to do" in caplog.text
+    assert spark._Source(rows, "data", {}).lengths.tolist() == [9, 1, 1, 1]
 
 
 @pytest.mark.parametrize("n_tasks", range(1, 9))
@@ -361,17 +353,6 @@ def test_frames_that_cannot_be_used(session, tables):
         fit(UMart(), train.withColumn("rating", sql.lit(float("nan"))))
 
 
-def test_rankers_that_could_not_be_read_back_are_refused_before_training(tables):
-    class Own(UMart):
-        restore_model = tierank.Ranker.restore_model
-
-    for ranker in (Own(), UMart(base=Own())):
-        with pytest.raises(
-            ParameterError, match="ranker: expected a ranker that can be saved and loaded, got Own, which"
-        ):
-            fit(ranker, tables[0])
-
-
 def test_what_a_task_refuses_has_its_name(tables):
     """One task has a rating that cannot be; the other only waits for it, and does not train."""
     train = tables[0]
@@ -386,12 +367,12 @@ def test_data_that_change_while_they_are_read():
         {"column_0": [1, 1], "column_1": [0.0, 1.0], "column_2": [1.0, 2.0], spark_tasks.HELD_OUT: [False] * 2}
     )
     names = {"query": "qid", "rating": "rating", "features": ["x"]}
-    data = spark_tasks._data_set(table, spark_tasks.Part(names, [], [1], [2], False), 0)
+    data = spark_tasks.data_set(table, spark_tasks._Part(names, [], [(1, 2)], False), 0)
     assert (data.n_queries, data.n_documents) == (1, 2)
     with pytest.raises(DataError, match="expected 1 queries with 3 documents, got 1 with 2; the data changed while"):
-        spark_tasks._data_set(table, spark_tasks.Part(names, [], [1], [3], False), 0)
+        spark_tasks.data_set(table, spark_tasks._Part(names, [], [(1, 3)], False), 0)
     with pytest.raises(DataError, match="expected 1 queries with 2 documents, got 0 with 0; the data changed while"):
-        spark_tasks._data_set(table, spark_tasks.Part(names, [], [1], [2], True), 0)
+        spark_tasks.data_set(table, spark_tasks._Part(names, [], [(1, 2)], True), 0)
 
 
 def test_dynamic_allocation_and_spark_connect_are_refused(session, tables, monkeypatch):
