@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierank.cli.commands import Command, command
 from tierank.cli.console import check_place, in_options, made, say, show
+from tierank.cli.options import given_to
 from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -40,17 +41,12 @@ def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: boo
     from tierank.clicks import read
 
     document = None if options.document is None else options.document.split(",")
-    log = read(
-        options.pipes.as_file(options.log),
-        session=options.session,
-        query=options.query,
-        document=document if document is None or len(document) > 1 else document[0],
-        position=options.position,
-        clicked=options.clicked,
-        columns=columns,
-        zero_based=options.zero_based,
-        on_error="drop" if drop or options.drop else "raise",
-    )
+    chosen = {
+        "document": document if document is None or len(document) > 1 else document[0],
+        "columns": columns,
+        "on_error": "drop" if drop or options.drop else "raise",
+    }
+    log = read(options.pipes.as_file(options.log), **(given_to(read, options) | chosen))
     for reason, n in log.dropped.items() if not drop else ():
         say(f"WARNING: {n:,} sessions left out: {reason}")
     return log
@@ -292,13 +288,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         as_whole("k", options.k)
     log, propensities = _estimated(options, 0, [options.scores])
     value = evaluate_ranking(
-        log,
-        options.scores,
-        propensities,
-        method=options.estimator,
-        metric=options.earn,
-        k=options.k,
-        clip=options.clip,
+        log, options.scores, propensities, method=options.estimator, metric=options.earn, k=options.k, clip=options.clip
     )
     rows = [
         [options.scores, *map(format_number, (value.value, value.low, value.high))],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tierank.cli.commands import command
 from tierank.cli.console import check_place, made, say, show
 from tierank.cli.data import read_like, read_to_learn, reading_options
-from tierank.cli.options import by_name, settings_of
+from tierank.cli.options import by_name, given_to, settings_of
 from tierank.cli.plugins import as_own, is_own
 from tierank.cli.results import rule_of
 from tierank.cli.train import make_ranker, ranker_class
@@ -165,22 +165,9 @@ def _cross_validated(options: argparse.Namespace) -> Run:
     rankers = _rankers_to_compare(options)
     if options.protocol == "lightgbm":
         say(f"WARNING: {LEAKS}")
-    return cross_validate(
-        rankers,
-        options.data,
-        seeds=options.seeds,
-        metrics=options.metric,
-        rule=rule_of(options) or ("wsdm20" if paper is not None and options.protocol == "standard" else None),
-        baseline=options.baseline,
-        scores=by_name(options.scores),
-        trials=options.trials,
-        protocol=options.protocol,
-        out=options.out,
-        n_jobs=options.n_jobs,
-        progress=True,
-        paper=paper,
-        **reading_options(options),
-    )
+    rule = rule_of(options) or ("wsdm20" if paper is not None and options.protocol == "standard" else None)
+    chosen = {"rankers": rankers, "metrics": options.metric, "rule": rule, "scores": by_name(options.scores)}
+    return cross_validate(**(given_to(cross_validate, options) | chosen), progress=True, **reading_options(options))
 
 
 def _rankers_to_compare(options: argparse.Namespace) -> dict[str, Ranker]:

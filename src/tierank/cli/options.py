@@ -45,20 +45,19 @@ MODEL_FOLDER = "a model folder, with model.json in it"
 # How values are read
 
 
-def integer(text: str) -> int:
-    """An integer."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ParameterError(expected="an integer", got=repr(text)) from None
+def _parsed(kind: Callable[[str], Any], expected: str) -> Callable[[str], Any]:
+    """Reads a number."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ParameterError(expected=expected, got=repr(text)) from None
+
+    return read
 
 
-def number(text: str) -> float:
-    """A number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise ParameterError(expected="a number", got=repr(text)) from None
+integer, number = _parsed(int, "an integer"), _parsed(float, "a number")
 
 
 def names(text: str) -> list[str]:
@@ -165,6 +164,12 @@ def setting_value(text: str) -> Any:
 def settings_of(given: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The values of settings by name."""
     return {name: setting_value(text) for name, text in by_name(given).items()}
+
+
+def given_to(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The options that are arguments of a function, or fields of a dataclass, by their names."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in vars(options).items() if name in names}
 
 
 def paths_of(options: argparse.Namespace) -> list[tuple[str, str]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.cli.commands import command
 from tierank.cli.console import check_place, made, say, show
 from tierank.cli.data import read_for, reading_options
-from tierank.cli.options import MODEL_FOLDER, PIPE, by_name
+from tierank.cli.options import MODEL_FOLDER, PIPE, by_name, given_to
 from tierank.cli.plugins import as_own, load_model
 from tierank.errors import DataError
 from tierank.serve import Connections, Limits
@@ -194,14 +193,9 @@ def serve(options: argparse.Namespace) -> None:
         from tierank.serve.server import Settings, serve
 
         settings = Settings(
-            host=options.host,
-            port=options.port,
-            workers=options.workers,
-            threads=options.threads,
-            watch=options.watch,
-            api_key_file=options.api_key_file,
+            **given_to(Settings, options),
             log="json" if options.json else "quiet" if options.quiet else "text",
-            limits=Limits(**{one.name: getattr(options, one.name) for one in fields(Limits)}),
-            connections=Connections(**{one.name: getattr(options, one.name) for one in fields(Connections)}),
+            limits=Limits(**given_to(Limits, options)),
+            connections=Connections(**given_to(Connections, options)),
         )
         serve(folders, settings, signals)

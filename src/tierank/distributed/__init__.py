@@ -135,12 +135,7 @@ def fit(
 
 
 def predict(
-    ranker: Ranker,
-    data: Any,
-    *,
-    query: str | None = None,
-    features: Sequence[str] | None = None,
-    score: str = "score",
+    ranker: Ranker, data: Any, *, query: str | None = None, features: Sequence[str] | None = None, score: str = "score"
 ) -> Any:
     """Score the rows of a Spark DataFrame or a Ray Dataset where they are, in Arrow batches.
 
