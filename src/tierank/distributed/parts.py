@@ -325,7 +325,7 @@ def join_pieces(pieces: Sequence[RankingDataset]) -> RankingDataset:
     if len(pieces) == 1:
         return pieces[0]
     rows = [rows_of(piece) for piece in pieces]
-    joined = {
+    joined: dict[str, Any] = {
         name: None if one is None else np.concatenate([some[name] for some in rows]) for name, one in rows[0].items()
     }
     return RankingDataset(**joined, feature_names=pieces[0].feature_names)
