@@ -23,7 +23,7 @@ LAYERS = [
     "display",
     "files",
     "arrays",
-    "processes",
+    "workers",
     "kernels",
     "data",
     "io",

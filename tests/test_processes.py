@@ -13,13 +13,13 @@ import pytest
 from running import PATIENCE, running
 
 from tierank.errors import DataError, ParameterError, ProcessError
-from tierank.processes import Processes
+from tierank.workers import WorkerPool
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def answers(job, tasks, n_processes=2):
-    with Processes(n_processes, lambda: job) as processes:
+    with WorkerPool(n_processes, lambda: job) as processes:
         return list(processes.answers(tasks))
 
 
@@ -59,7 +59,7 @@ def test_each_process_starts_once():
         calls = []
         return lambda task: (calls.append(task), len(calls))[1]
 
-    with Processes(1, start) as processes:
+    with WorkerPool(1, start) as processes:
         assert list(processes.answers(["a", "b"])) == [1, 2]
         assert list(processes.answers(["c"])) == [3]
 
@@ -158,7 +158,7 @@ def test_an_error_in_starting_is_that_of_the_task():
     def start():
         raise DataError("no such folder")
 
-    with pytest.raises(DataError, match="no such folder"), Processes(2, start) as processes:
+    with pytest.raises(DataError, match="no such folder"), WorkerPool(2, start) as processes:
         list(processes.answers([1, 2, 3]))
 
 
@@ -170,7 +170,7 @@ def test_an_interrupt_ends_them_at_once():
             time.sleep(2 * PATIENCE)
         return os.getpid()
 
-    with pytest.raises(KeyboardInterrupt, match=r"^$"), Processes(2, lambda: job) as processes:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt, match=r"^$"), WorkerPool(2, lambda: job) as processes:  # noqa: PT012
         for pid in processes.answers(["pid", "sleep", "pid", "sleep"]):
             pids.append(pid)
             if len(pids) == 2:
@@ -180,11 +180,11 @@ def test_an_interrupt_ends_them_at_once():
 
 WAITING = """
 import os, sys, time
-from tierank.processes import Processes
+from tierank.workers import WorkerPool
 def job(task):
     os.write(2, b"%d\\n" % os.getpid())  # in one step: the other process writes to the same place
     time.sleep(3600)
-with Processes(2, lambda: job) as processes:
+with WorkerPool(2, lambda: job) as processes:
     list(processes.answers([1, 2]))
 """
 

@@ -21,13 +21,13 @@ from running import PATIENCE
 from serve_tools import asking, call, make_data, n_said, quick, serving, wait_for
 
 from tierank.errors import ProcessError
-from tierank.processes import Deadline
 from tierank.serve import LARGE, Limits, server
 from tierank.serve.admission import Pool, Refusal
 from tierank.serve.application import Service
 from tierank.serve.served_models import ServedModel
 from tierank.serve.server import ServingProcess, Supervisor, Worker
 from tierank.serve.signals import Signals
+from tierank.workers import Deadline
 
 LENGTH = 8 << 20  # more than the buffers of the two sockets hold
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"

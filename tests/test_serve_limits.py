@@ -25,13 +25,13 @@ from serve_tools import ROW, TREES, Held, as_base64, ask, asking, make_data, qui
 import tierank
 from tierank import ParameterError, cli
 from tierank.cli.commands import Parser
-from tierank.processes import Deadline, check_deadline, seconds_left
 from tierank.rankers.base import Ranker
 from tierank.rankers.explain import explain_query
 from tierank.serve import LARGE, Connections, Limits, app, application, requests
 from tierank.serve.admission import Keys
 from tierank.serve.application import Service
 from tierank.serve.served_models import ServedModel
+from tierank.workers import Deadline, check_deadline, seconds_left
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import category
 
 from tierank.extras import MissingExtraError
@@ -248,3 +249,56 @@ def as_pandas(columns: Mapping[str, Any]) -> Any:
     except ModuleNotFoundError:
         raise MissingExtraError.of("to_pandas", "pandas") from None
     return DataFrame(dict(columns))
+
+
+def rows_to_pandas(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pandas table of rows by name of the column; None where a row has no value."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return as_pandas({name: [row.get(name) for row in rows] for name in names})
+
+
+def format_number(value: float, sign: str = "") -> str:
+    """Four decimals; a dash if the number is undefined. With ``sign="+"``, positive numbers have a plus sign."""
+    return "-" if math.isnan(value) else f"{value:{sign}.4f}"
+
+
+# The heads of the columns, and the rows.
+Grid = tuple[list[str], list[list[str]]]
+
+
+class ShownTable(NamedTuple):
+    """A table of a result. Notebooks fold one with a title; ``is_printed``: whether it is part of the text, too."""
+
+    grid: Grid
+    title: str = ""
+    is_printed: bool = True
+    most: int = ROWS
+
+
+class Result(ABC):
+    """A result that prints as text and shows as HTML in notebooks, both made from ``blocks``."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[str | ShownTable]:
+        """Lines of text and tables, from top to bottom."""
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for block in self.blocks():
+            if isinstance(block, str):
+                parts.append(note(block))
+            else:
+                table = grid(*block.grid, block.most)
+                parts.append(folded(block.title, table) if block.title else table)
+        return sheet(type(self).__name__, *parts)
+
+    def __str__(self) -> str:
+        said: list[str] = []
+        for block in self.blocks():
+            if isinstance(block, str):
+                said.append(block)
+            elif block.is_printed:
+                said += lines(*block.grid, block.most)
+        return "\n".join(said)
+
+    __repr__ = __str__

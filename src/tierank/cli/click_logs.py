@@ -112,7 +112,7 @@ def _describe(options: argparse.Namespace) -> None:
 
     --json : json
     """
-    from tierank.metrics.evaluate import format_number
+    from tierank.display import format_number
 
     summary = _read(options, drop=True).describe()
     rows = [
@@ -193,7 +193,7 @@ def _propensities(options: argparse.Namespace) -> None:
         draw them: .png, .svg or .pdf
     --json : json
     """
-    from tierank.metrics.evaluate import format_number
+    from tierank.display import format_number
     from tierank.report.figures import check_figure, save_figure
 
     check_place(options, options.plot)
@@ -279,7 +279,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     """
     from tierank.clicks import evaluate_ranking
     from tierank.clicks.offpolicy import EARNINGS, METHODS
-    from tierank.metrics.evaluate import format_number
+    from tierank.display import format_number
     from tierank.settings import as_choice, as_whole
 
     as_choice("--estimator", options.estimator, METHODS)  # before the log is read

@@ -38,12 +38,12 @@ from tierank.kernels import n_workers
 from tierank.metrics.compare import Comparison
 from tierank.metrics.judge import as_scores
 from tierank.metrics.rules import Rule, as_metrics, as_rule, parse_metric
-from tierank.processes import Processes
 from tierank.rankers import RANKERS
 from tierank.rankers.base import Ranker, model_files
 from tierank.rankers.checkpoint import identity_of, is_of_caller, name_of, source_of
 from tierank.rankers.folder import encode_settings
 from tierank.settings import MOST_REPEATS, as_choice, as_whole, check_type
+from tierank.workers import WorkerPool
 
 LEAKS = (
     "protocol lightgbm LEAKS: the test data choose the number of trees, and queries without a relevant document count"
@@ -457,7 +457,7 @@ def _run_tasks(store: Store, folds: Folds, tasks: list[CellTask], n_jobs: int, p
     tables = {place: dict(table) for place in _TABLES if (table := _loaded_table(*place)) is not None}
     start = partial(_start, tables, store.folder, folds)
     with (
-        Processes(n_processes, start) if n_processes > 1 else nullcontext() as processes,
+        WorkerPool(n_processes, start) if n_processes > 1 else nullcontext() as processes,
         Progress("cross-validation", len(tasks), show=progress, done=n_done) as shown,
     ):
         notes = map(start(), waiting) if processes is None else processes.answers(waiting)

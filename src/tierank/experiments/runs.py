@@ -15,13 +15,14 @@ from tierank import display
 from tierank.arrays import Floats
 from tierank.data.dataset import RankingDataset
 from tierank.data.text import StringArray
+from tierank.display import Grid, Result, ShownTable
 from tierank.errors import DataError, ParameterError
 from tierank.experiments.folds import Fold, kept_folds
 from tierank.experiments.published import compare_with_paper, paper_of, row_of
 from tierank.experiments.store import Cell, RunPlan, Store, digest_data
 from tierank.files import as_path, for_json
 from tierank.metrics.compare import Comparison, compare_evaluations
-from tierank.metrics.evaluate import Evaluation, Grid, Result, ShownTable
+from tierank.metrics.evaluate import Evaluation
 from tierank.metrics.judge import Judge
 from tierank.metrics.rules import Metric, Rule, as_metric_of, as_rule, metric_name
 from tierank.rankers import load

@@ -17,12 +17,11 @@ import numpy as np
 from sklearn.base import clone
 
 from tierank.data.dataset import RankingDataset, check_dataset
-from tierank.display import Progress
+from tierank.display import Grid, Progress, Result, ShownTable, rows_to_pandas
 from tierank.errors import DataError, ParameterError, WriteError
 from tierank.experiments.store import sole_user
 from tierank.extras import needing
 from tierank.files import as_path, make_folder, writing
-from tierank.metrics.evaluate import Grid, Result, ShownTable, rows_to_pandas
 from tierank.metrics.rules import metric_name
 from tierank.rankers import RANKERS
 from tierank.rankers.base import Ranker

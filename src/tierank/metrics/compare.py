@@ -13,19 +13,9 @@ from numpy.typing import ArrayLike
 
 from tierank.arrays import Floats
 from tierank.data.dataset import RankingDataset
-from tierank.display import on_one_line
+from tierank.display import Grid, ShownTable, format_number, on_one_line, rows_to_pandas
 from tierank.errors import ParameterError
-from tierank.metrics.evaluate import (
-    Evaluation,
-    Grid,
-    SegmentedResult,
-    ShownTable,
-    as_systems,
-    describe_counts,
-    evaluate_by,
-    format_number,
-    rows_to_pandas,
-)
+from tierank.metrics.evaluate import Evaluation, SegmentedResult, as_systems, describe_counts, evaluate_by
 from tierank.metrics.judge import Judge
 from tierank.metrics.rules import Metric, Rule, as_metric_of
 from tierank.metrics.segments import Attribute, SegmentContrast, as_attributes, compare_segments, judged_alike

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank import display as notebook
 from tierank.arrays import Floats, chunks, spread
 from tierank.data.checks import feature_labels
 from tierank.data.dataset import RankingDataset, check_dataset, check_same_features, common_kinds, recoded
-from tierank.display import Html
+from tierank.display import Result, ShownTable, as_pandas, rows_to_pandas
 from tierank.files import for_json
 from tierank.metrics import Judge
 from tierank.metrics.significance import SIGNIFICANT, benjamini_hochberg
@@ -63,8 +63,8 @@ def has_moved(distance: float, adjusted_p: float) -> bool:
     return distance >= DRIFTS_FROM and adjusted_p < SIGNIFICANT
 
 
-@dataclass(frozen=True)
-class Drift:
+@dataclass(frozen=True, repr=False)
+class Drift(Result):
     """What has changed from one data set to another.
 
     Attributes
@@ -102,25 +102,15 @@ class Drift:
 
     def to_pandas(self) -> Any:
         """A pandas table with a row for each thing that is compared."""
-        return _table_of(self._rows())
+        return rows_to_pandas(self._rows())
 
-    def _repr_html_(self) -> str:
-        return notebook.sheet("Drift", notebook.note(self.advice), notebook.grid(*self._table()), notebook.note(HOW))
-
-    def __str__(self) -> str:
-        return "\n".join([self.advice, *notebook.lines(*self._table()), HOW])
-
-    __repr__ = __str__
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def blocks(self) -> Iterator[str | ShownTable]:
+        """The advice, what is compared, what drifts first, and how."""
+        yield self.advice
         ordered = sorted(self.changes, key=lambda one: (not one.drifts, -one.distance))
         rows = [[c.name, f"{c.distance:.3f}", f"{c.adjusted_p:.4f}", "drifts" if c.drifts else ""] for c in ordered]
-        return ["", "distance", "adjusted p", ""], rows
-
-
-def _table_of(rows: list[dict[str, Any]]) -> Any:
-    """A pandas table."""
-    return notebook.as_pandas({name: [row[name] for row in rows] for name in (rows[0] if rows else {})})
+        yield ShownTable((["", "distance", "adjusted p", ""], rows))
+        yield HOW
 
 
 def find_drift(data: RankingDataset, other: RankingDataset, argument: str = "other") -> Drift:
@@ -198,8 +188,8 @@ _QUERIES = 1000
 LEAKS_FROM = 0.9
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, repr=False)
+class Description(Result):
     """The result of ``describe``. Shares are between 0 and 1.
 
     Attributes
@@ -265,33 +255,22 @@ class Description:
         """A pandas table with a row per number: ``name`` and ``value``."""
         numbers = {name: value for name, value in vars(self).items() if name not in (*_PER_RATING, "drift")}
         numbers |= {f"documents rated {rating:g}": n for rating, n in self.documents_per_rating.items()}
-        return notebook.as_pandas({"name": list(numbers), "value": list(numbers.values())})
+        return as_pandas({"name": list(numbers), "value": list(numbers.values())})
 
-    def _repr_html_(self) -> str:
-        numbers, levels = self._tables()
-        ratings = notebook.folded("documents by rating", notebook.grid(["rating", "documents"], levels))
-        drift = Html("") if self.drift is None else Html(self.drift._repr_html_())
-        return notebook.sheet("Description", notebook.grid(["", ""], numbers), ratings, drift)
-
-    def __str__(self) -> str:
-        numbers, levels = self._tables()
-        rows = [*numbers, *([f"documents rated {rating}", n] for rating, n in levels)]
-        drift = [] if self.drift is None else [str(self.drift)]
-        return "\n".join([*notebook.lines(rows[0], rows[1:], len(rows)), *drift])
-
-    __repr__ = __str__
-
-    def _tables(self) -> tuple[list[list[str]], list[list[str]]]:
-        """The numbers by name, and the documents by rating."""
-        numbers = []
+    def blocks(self) -> Iterator[str | ShownTable]:
+        """The numbers by name, the documents by rating, and the drift."""
+        rows = []
         for name, label in _LABELS.items():
             value = getattr(self, name)
             if isinstance(value, bool):
                 shown = "yes" if value else "no"
             else:
                 shown = f"{value:.2%}" if "share" in name else f"{value:,}" if isinstance(value, int) else f"{value:g}"
-            numbers.append([label, shown])
-        return numbers, [[f"{rating:g}", f"{n:,}"] for rating, n in self.documents_per_rating.items()]
+            rows.append([label, shown])
+        rows += [[f"documents rated {rating:g}", f"{n:,}"] for rating, n in self.documents_per_rating.items()]
+        yield ShownTable((rows[0], rows[1:]), most=len(rows))
+        if self.drift is not None:
+            yield from self.drift.blocks()
 
 
 def describe(data: RankingDataset, other: RankingDataset | None = None) -> Description:
@@ -412,8 +391,8 @@ class Feature:
         return has_moved(self.drift, self.drift_p)
 
 
-@dataclass(frozen=True, eq=False)
-class Profile:
+@dataclass(frozen=True, eq=False, repr=False)
+class Profile(Result):
     """The result of ``profile``.
 
     Attributes
@@ -445,20 +424,11 @@ class Profile:
 
     def to_pandas(self) -> Any:
         """A pandas table with a row per feature."""
-        return _table_of(self._rows())
+        return rows_to_pandas(self._rows())
 
-    def _repr_html_(self) -> str:
-        return notebook.sheet("Profile", notebook.note(self._counts()), notebook.grid(*self._table()))
-
-    def __str__(self) -> str:
-        return "\n".join([self._counts(), *notebook.lines(*self._table())])
-
-    __repr__ = __str__
-
-    def _counts(self) -> str:
-        return f"{self.description.n_queries:,} queries, {self.description.n_documents:,} documents"
-
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def blocks(self) -> Iterator[str | ShownTable]:
+        """The counts, and the features, those that leak or drift first."""
+        yield f"{self.description.n_queries:,} queries, {self.description.n_documents:,} documents"
         rows = [
             [
                 one.name,
@@ -470,7 +440,7 @@ class Profile:
             ]
             for one in sorted(self.features, key=lambda one: (not one.leaks, not one.drifts))
         ]
-        return ["feature", "missing", "constant", "same as", "skill", "drift"], rows
+        yield ShownTable((["feature", "missing", "constant", "same as", "skill", "drift"], rows))
 
 
 def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile:

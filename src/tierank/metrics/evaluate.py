@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank import display
 from tierank.arrays import Floats
 from tierank.data.checks import as_array
 from tierank.data.dataset import RankingDataset
 from tierank.data.relevance import warn_of_counts
 from tierank.data.tables import QUERY_COLUMNS, as_column, column_names, is_table, query_ids_in, warn_of_row_order
+from tierank.display import Grid, Result, ShownTable, as_pandas, format_number, rows_to_pandas
 from tierank.errors import DataError
 from tierank.files import for_json
 from tierank.io.layout import QUERY_NAMES, RATING_NAMES
@@ -26,46 +25,6 @@ from tierank.metrics.formulas import OF_GAINS
 from tierank.metrics.judge import Judge, as_scores, check_defined, ordered_mean
 from tierank.metrics.rules import WHY_LEFT_OUT, Metric, Rule, as_metric_of
 from tierank.metrics.segments import HOW, Attribute, Segment, SegmentContrast, as_attributes, judge_segments
-
-# The heads of the columns, and the rows.
-Grid = tuple[list[str], list[list[str]]]
-
-
-class ShownTable(NamedTuple):
-    """A table of a result. Notebooks fold one with a title; ``is_printed``: whether it is part of the text, too."""
-
-    grid: Grid
-    title: str = ""
-    is_printed: bool = True
-
-
-class Result(ABC):
-    """A result that prints as text and shows as HTML in notebooks, both made from ``blocks``."""
-
-    @abstractmethod
-    def blocks(self) -> Iterator[str | ShownTable]:
-        """Lines of text and tables, from top to bottom."""
-
-    def _repr_html_(self) -> str:
-        parts = []
-        for block in self.blocks():
-            if isinstance(block, str):
-                parts.append(display.note(block))
-            else:
-                grid = display.grid(*block.grid)
-                parts.append(display.folded(block.title, grid) if block.title else grid)
-        return display.sheet(type(self).__name__, *parts)
-
-    def __str__(self) -> str:
-        lines: list[str] = []
-        for block in self.blocks():
-            if isinstance(block, str):
-                lines.append(block)
-            elif block.is_printed:
-                lines += display.lines(*block.grid)
-        return "\n".join(lines)
-
-    __repr__ = __str__
 
 
 class SegmentedResult(Result):
@@ -95,17 +54,6 @@ class SegmentedResult(Result):
         n_worse = sum(one.verdict == "worse" for one in ordered)
         yield ShownTable((heads, rows), f"{len(ordered)} segments, {n_worse} worse")
         yield HOW
-
-
-def rows_to_pandas(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A pandas table of rows by name of the column; None where a row has no value."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return display.as_pandas({name: [row.get(name) for row in rows] for name in names})
-
-
-def format_number(value: float, sign: str = "") -> str:
-    """Four decimals; a dash if the number is undefined. With ``sign="+"``, positive numbers have a plus sign."""
-    return "-" if math.isnan(value) else f"{value:{sign}.4f}"
 
 
 def evaluate(
@@ -407,7 +355,7 @@ class Evaluation(SegmentedResult):
 
     def to_pandas(self) -> Any:
         """A pandas table with a row per query: ``query`` and a column per metric, NaN if the query is left out."""
-        return display.as_pandas({"query": self.query_ids, **self.per_query})
+        return as_pandas({"query": self.query_ids, **self.per_query})
 
     def table(self) -> Grid:
         """The mean and the standard error of each metric, as texts."""

@@ -36,7 +36,6 @@ from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
 from tierank.extras import is_installed
 from tierank.files import replacing
 from tierank.kernels import n_threads, one_thread
-from tierank.processes import check_deadline
 from tierank.rankers.base import LARGEST_SEED, JudgedRanker, Ranker, fitted_copy, read_ranker
 from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.folder import Known, class_name, write_folder
@@ -56,6 +55,7 @@ from tierank.rankers.training_data import settle_unjudged
 from tierank.rankers.trees import LambdaMART, UMart
 from tierank.settings import Choice, Flag, Integer, Optional, setting
 from tierank.transforms import add_query_copies
+from tierank.workers import check_deadline
 
 FAMILIES = TREES, PLAIN_TREES, NETWORKS, LINEAR = "trees", "plain trees", "networks", "linear"
 T = TypeVar("T")

@@ -21,7 +21,6 @@ from tierank.export import Network, Scorer, StandardisedMean
 from tierank.losses.batch import Batch
 from tierank.losses.torch_state import own_torch, seeded
 from tierank.networks import NETWORKS, Embedded, TierRNN, draw_glorot, has_shapes_alone
-from tierank.processes import check_deadline
 from tierank.rankers.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history, inside
 from tierank.rankers.network_scoring import (
     CompiledModel,
@@ -36,6 +35,7 @@ from tierank.rankers.network_scoring import (
 from tierank.rankers.selection import mean_of_standardised, spread_of
 from tierank.settings import as_whole
 from tierank.transforms import Piecewise, SideBySide, Transform, make_transform
+from tierank.workers import check_deadline
 
 Weights = dict[str, Tensor]
 

@@ -18,7 +18,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from tierank import display as notebook
-from tierank.display import on_one_line
+from tierank.display import format_number, on_one_line
 from tierank.errors import DataError, ParameterError
 from tierank.experiments import LEAKS, PAPERS, Run
 from tierank.experiments.published import PrintedFigure, cells_of, compare_with_paper, row_of, why_not_comparable
@@ -26,7 +26,7 @@ from tierank.io.scores import text_file
 from tierank.metrics.compare import Comparison
 from tierank.metrics.description import HOW as HOW_DRIFT
 from tierank.metrics.description import Description, Drift
-from tierank.metrics.evaluate import Evaluation, format_number
+from tierank.metrics.evaluate import Evaluation
 from tierank.metrics.segments import HOW, Segment, SegmentContrast
 from tierank.metrics.significance import POWER, SIGNIFICANT, SMALL, Contrast
 from tierank.rankers.explain import Explanation, format_value

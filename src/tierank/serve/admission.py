@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tierank.errors import DataError, ParameterError
-from tierank.processes import Deadline, check_deadline
+from tierank.workers import Deadline, check_deadline
 
 LOG = logging.getLogger("tierank.serve")
 T = TypeVar("T")

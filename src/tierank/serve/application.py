@@ -26,7 +26,6 @@ from starlette.routing import Route
 from tierank import __version__
 from tierank.errors import ParameterError, TierankError, near_name
 from tierank.kernels import most_workers, n_threads
-from tierank.processes import Deadline, seconds_left
 from tierank.rankers.base import Ranked
 from tierank.serve import LARGE, Limits
 from tierank.serve.admission import Keys, Pool, Refusal, busy, shown, stopping
@@ -34,6 +33,7 @@ from tierank.serve.monitoring import Counters, labelled
 from tierank.serve.requests import Documents, Rank, read_numbers, read_rank, read_score
 from tierank.serve.served_models import ServedModel, Version
 from tierank.settings import as_whole
+from tierank.workers import Deadline, seconds_left
 
 LOG = logging.getLogger("tierank.serve")
 

@@ -26,9 +26,9 @@ from tierank.data.encoder import ColumnEncoder
 from tierank.data.tables import RequestTable, as_features
 from tierank.errors import DataError, near_name
 from tierank.kernels.json import END, POWERS, read_rows
-from tierank.processes import check_deadline
 from tierank.serve import LARGE, Limits
 from tierank.serve.admission import Refusal, cut, shown
+from tierank.workers import check_deadline
 
 if TYPE_CHECKING:
     from tierank.serve.served_models import Version

@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import IO, Any, Generic, NamedTuple, TypeVar
+from typing import IO, Any, Generic, NoReturn, TypeVar, cast
 
 import cloudpickle
 
@@ -92,7 +92,7 @@ import os, pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 def start(stream):
     sys.path[:] = pickle.load(stream)
-    from tierank.processes import work
+    from tierank.workers import work
     work(stream)
 start(open(os.dup(0), "rb"))
 """
@@ -100,7 +100,7 @@ start(open(os.dup(0), "rb"))
 _GRACE = 10.0
 
 
-class Processes(Generic[Task, Answer]):
+class WorkerPool(Generic[Task, Answer]):
     """Processes that each call ``start`` once, and then call its result with one task after the other.
 
     To be used in a ``with`` block, whose end ends them; immediately after an error or an interrupt.
@@ -109,11 +109,11 @@ class Processes(Generic[Task, Answer]):
     def __init__(self, n_processes: int, start: Callable[[], Callable[[Task], Answer]]) -> None:
         self._start = _packed(start)
         self._threads = ThreadPoolExecutor(n_processes)  # one thread waits for each process
-        self._started: list[_Process] = []
-        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        self._started: list[_Worker] = []
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._lock, self._is_over = threading.Lock(), False
 
-    def __enter__(self) -> Processes[Task, Answer]:
+    def __enter__(self) -> WorkerPool[Task, Answer]:
         return self
 
     def __exit__(
@@ -121,11 +121,14 @@ class Processes(Generic[Task, Answer]):
     ) -> None:
         with self._lock:
             self._is_over = True
-        for process in self._started:
-            process.end(at_once=error is not None)
+        for worker in self._started:
+            if error is not None:
+                worker.process.kill()
+            else:
+                worker.send(None)
         self._threads.shutdown(cancel_futures=True)
-        for process in self._started:
-            process.wait()
+        for worker in self._started:
+            worker.wait()
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """The results of the tasks, in the order of completion."""
@@ -134,83 +137,64 @@ class Processes(Generic[Task, Answer]):
             yield future.result()
 
     def _ask(self, name: str, task: bytes) -> Any:
-        process = self._take()
-        answer = process.ask(name, task)
-        self._idle.put(process)
+        try:
+            worker = self._idle.get_nowait()
+        except Empty:
+            with self._lock:
+                if self._is_over:
+                    got, expected = "a task", "no more, as the processes have been told to end"
+                    raise ProcessError(got=got, expected=expected) from None
+                worker = _Worker()
+                self._started.append(worker)
+            worker.send(sys.path)
+            worker.send(self._start)
+        answer = worker.ask(name, task)
+        self._idle.put(worker)
         return answer
 
-    def _take(self) -> _Process:
-        with suppress(Empty):
-            return self._idle.get_nowait()
-        with self._lock:
-            if self._is_over:
-                raise ProcessError(got="a task", expected="no more, as the processes have been told to end")
-            self._started.append(_Process())
-            process = self._started[-1]
-        process.send(sys.path)
-        process.send(self._start)
-        return process
 
-
-class _Reply(NamedTuple):
-    """The reply of a process: the result, or the error with the text of its traceback."""
-
-    is_answer: bool
-    content: bytes | None
-    words: str
-
-
-class _Process:
+class _Worker:
     """The caller's view of a process."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-P", "-c", _START]
-        self.running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603  (ours)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603  (ours)
+        self._to, self._from = cast("tuple[IO[bytes], IO[bytes]]", (self.process.stdin, self.process.stdout))
 
     def send(self, content: object) -> None:
         """Send an object. If the process has ended, the missing reply will show it."""
         with suppress(OSError, ValueError):
-            _send(self._stdin, content)
+            _send(self._to, content)
 
     def ask(self, name: str, task: bytes) -> Any:
         """The result of a task. Raises its error, or ProcessError if the process itself has ended."""
         self.send(task)
         try:
-            reply = _Reply(*pickle.load(self._stdout))  # noqa: S301  (of our own process)
+            answer, error, words = pickle.load(self._from)  # noqa: S301  (of our own process)
         except (EOFError, OSError, ValueError, pickle.UnpicklingError):
             raise ProcessError(_ended(self.wait()), where=f"the process that worked on {name}") from None
-        if reply.is_answer:
-            return pickle.loads(reply.content or b"")  # noqa: S301
-        raise _error_of(reply)
-
-    def end(self, at_once: bool) -> None:
-        """End the process, gently or by force."""
-        if at_once:
-            self.running.kill()
-        else:
-            self.send(None)
+        if answer is not None:
+            return pickle.loads(answer)  # noqa: S301
+        raised: Any = None
+        with suppress(Exception):  # an error that cannot be restored from its pickle
+            raised = pickle.loads(error)  # noqa: S301
+        if not isinstance(raised, Exception):
+            raised = RuntimeError(words.strip().splitlines()[-1])
+        if not isinstance(raised, TierankError):
+            raised.add_note(f"In another process:\n{words}")
+        raise raised
 
     def wait(self) -> int:
         """Wait until it has ended, by force if necessary; returns its exit code."""
         with suppress(OSError):
-            self._stdin.close()
+            self._to.close()
         try:
-            code = self.running.wait(_GRACE)
+            code = self.process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            self.running.kill()
-            code = self.running.wait()
-        self._stdout.close()
+            self.process.kill()
+            code = self.process.wait()
+        self._from.close()
         return code
-
-    @property
-    def _stdin(self) -> IO[bytes]:
-        assert self.running.stdin is not None  # noqa: S101
-        return self.running.stdin
-
-    @property
-    def _stdout(self) -> IO[bytes]:
-        assert self.running.stdout is not None  # noqa: S101
-        return self.running.stdout
 
 
 def work(stream: IO[bytes]) -> None:
@@ -222,15 +206,19 @@ def work(stream: IO[bytes]) -> None:
     threading.Thread(target=_listen, args=(stream, tasks), daemon=True).start()
     start, job = tasks.get(), None
     while (task := tasks.get()) is not None:
+        reply: tuple[bytes | None, bytes, str]  # the answer, or the error and the text of its traceback
         try:
             if job is None:
                 job = pickle.loads(start)()  # noqa: S301  (of our own caller)
-            reply = _Reply(True, _packed(job(pickle.loads(task))), "")  # noqa: S301
+            reply = _packed(job(pickle.loads(task))), b"", ""  # noqa: S301
         except SystemExit as ending:  # raised by the caller's code
             _leave(ending.code if isinstance(ending.code, int) else 1)
         except Exception as error:  # any error is sent to the caller
-            reply = _failed(error)
-        _send(answers, tuple(reply))
+            sent = b""
+            with suppress(Exception):  # an error with content that cannot be sent; its text can
+                sent = cloudpickle.dumps(error)
+            reply = None, sent, "".join(traceback.format_exception(error))
+        _send(answers, reply)
 
 
 def _listen(stream: IO[bytes], tasks: SimpleQueue[Any]) -> None:
@@ -244,30 +232,11 @@ def _listen(stream: IO[bytes], tasks: SimpleQueue[Any]) -> None:
         tasks.put(message)
 
 
-def _leave(code: int) -> None:
+def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
-
-
-def _failed(error: Exception) -> _Reply:
-    words = "".join(traceback.format_exception(error))
-    try:
-        return _Reply(False, cloudpickle.dumps(error), words)
-    except Exception:  # an error with content that cannot be sent; its text can
-        return _Reply(False, None, words)
-
-
-def _error_of(reply: _Reply) -> Exception:
-    """The error that a process ended a task with, to be raised here."""
-    sent: Any = None
-    with suppress(Exception):  # an error that cannot be restored from its pickle
-        sent = pickle.loads(reply.content or b"")  # noqa: S301
-    error = sent if isinstance(sent, Exception) else RuntimeError(reply.words.strip().splitlines()[-1])
-    if not isinstance(error, TierankError):
-        error.add_note(f"In another process:\n{reply.words}")
-    return error
 
 
 def _send(stream: IO[bytes], content: object) -> None:
