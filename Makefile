@@ -6,11 +6,12 @@ INSTALL := install --quiet --disable-pip-version-check
 # The first pip that knows dependency groups.
 PIP := 'pip>=25.1'
 
-.PHONY: help install demo test test-lowest test-python package check format bench docs clean
+.PHONY: help install demo test test-all test-lowest test-python package check format bench docs clean
 
 help:
 	@echo "make demo     the full workflow on generated data"
-	@echo "make test     all tests"
+	@echo "make test     all tests, with a fifth of the examples of each property"
+	@echo "make test-all all tests with all examples, as before a release"
 	@echo "make test-lowest  all tests with the lowest versions that pyproject.toml allows, in .venv-lowest (gigabytes)"
 	@echo "make test-python PYTHON=...  the tests on another Python, without torch, in .venv-python"
 	@echo "make package  build wheel and sdist, check them, and run the demo from the wheel in .venv-package"
@@ -35,6 +36,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile
+
+# Properties are tested with five times as many random examples.
+test-all: $(READY)
+	$(BIN)/pytest -n auto --dist loadfile --hypothesis-profile all
 
 # Old versions warn about what newer ones removed, so warnings are not errors here.
 test-lowest: .venv-lowest/.ready

@@ -1,9 +1,11 @@
-"""Programs that a test starts: they end with it, also if it fails."""
+"""How tests run: how many examples of a property, and programs that end with the test that started them."""
 
 import os
 import signal
 import subprocess
 from contextlib import contextmanager, suppress
+
+from hypothesis import settings
 
 PATIENCE = 900  # seconds after which something hangs, on a machine however busy
 
@@ -17,3 +19,8 @@ def running(command, **options):
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def examples(n):
+    """n examples of a property with ``make test-all``; with ``make test`` a fifth of them, and 10 at least."""
+    return settings(max_examples=max(min(n, 10), n * settings.default.max_examples // 100))

@@ -306,24 +306,29 @@ def test_text_with_more_features_than_the_model_is_refused_alike(files, model, c
         assert "expected at most 6 features, as n_features or the model says, got 9" in err
 
 
-def test_ids_of_any_script_in_any_locale(files, model):
-    def in_ascii(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "tierank", *map(str, arguments)],
-            capture_output=True,
-            check=True,
-            env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"},
-        ).stdout.decode()
+def in_one_process(commands, environment):
+    """What some commands print in one process with other variables of the environment; all of them succeed."""
+    code = "import sys, tierank.cli; [sys.exit(one) for words in {} if (one := tierank.cli.main(words))]"
+    words = [list(map(str, command)) for command in commands]
+    command = [sys.executable, "-c", code.format(words)]
+    done = subprocess.run(command, capture_output=True, env=os.environ | environment, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
+
+def test_ids_of_any_script_in_any_locale(files, model):
     narrow, top, per_query = files / "narrow.txt", files / "top.tsv", files / "q.csv"
-    shown = in_ascii("predict", model, narrow, "--k", 2)
-    assert shown.splitlines()[1].startswith("ä0\t1\t")
-    in_ascii("predict", model, narrow, "--k", 2, "--out", top)
-    assert top.read_text(encoding="utf-8") == shown
-    in_ascii("evaluate", narrow, model, "--per-query", per_query)
-    assert per_query.read_text(encoding="utf-8").splitlines()[1].startswith("ä0,")
     tierank.write_scores(np.arange(12.0), files / "narrow.scores")
-    in_ascii("convert", narrow, files / "narrow.run", "--scores", files / "narrow.scores")
+    commands = [
+        ["predict", model, narrow, "--k", 2],
+        ["predict", model, narrow, "--k", 2, "--out", top, "--quiet"],
+        ["evaluate", narrow, model, "--per-query", per_query, "--quiet"],
+        ["convert", narrow, files / "narrow.run", "--scores", files / "narrow.scores"],
+    ]
+    shown = in_one_process(commands, {"LC_ALL": "C", "PYTHONUTF8": "0"})
+    assert shown.splitlines()[1].startswith("ä0\t1\t")
+    assert shown.startswith(top.read_text(encoding="utf-8"))
+    assert per_query.read_text(encoding="utf-8").splitlines()[1].startswith("ä0,")
     assert (files / "narrow.run").read_text(encoding="utf-8").startswith("ä0 Q0 row3 1 3.0")
 
 
@@ -367,7 +372,7 @@ def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
 
 def test_demo(tmp_path, capsys):
     pytest.importorskip("torch", reason="without torch the demo leaves networks out")
-    code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 30)
+    code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 30, "--jobs", 1)
     assert code == 0
     assert "umart" in out
     found = tierank.Run.open(tmp_path / "demo" / "run")
@@ -695,51 +700,49 @@ def test_names_that_are_checked_early_are_those_of_the_tables():
 
 
 HEAVY = ["sklearn", "lightgbm", "torch", "pandas"]
+MISTYPED = [
+    "train umrt --train data.txt --out m",
+    "train umart --train none.txt --out m",
+    "train umart --train data.txt --test data.txt --out m",
+    "train umart --train data.txt --outt m",
+    "distill model --train data.txt --into umrt --out m",
+    "evaluate data.txt good.scores --metric ndgc@10",
+    "evaluate data.txt good.scores --rule lightgmb",
+    "evaluate data.txt none.scores",
+    "evaluate none.txt good.scores",
+    "compare data.txt a=good.scores b=none",
+    "predict none data.txt",
+    "export model --to lucene --out x",
+    "export none --to c --out x",
+    "explain none data.txt --query 1 --above 1 --below 2",
+    "cv lambdmart --data data.txt --out run",
+    "cv new=lambdmart,n_trees=3 --data data.txt --out run",
+    "cv lambdamart --data none.txt --out run",
+    "cv lambdamart --data data.txt --out run --metric ndgc",
+    "tune umrt --data data.txt --out t.json",
+    "tune umart --data none.txt --out t.json",
+    "list settings umrt",
+    "describe none.txt",
+    "convert none.txt x.csv",
+    "serve none",
+    "report none",
+    "clicks describe none.csv",
+]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "train umrt --train data.txt --out m",
-        "train umart --train none.txt --out m",
-        "train umart --train data.txt --test data.txt --out m",
-        "train umart --train data.txt --outt m",
-        "distill model --train data.txt --into umrt --out m",
-        "evaluate data.txt good.scores --metric ndgc@10",
-        "evaluate data.txt good.scores --rule lightgmb",
-        "evaluate data.txt none.scores",
-        "evaluate none.txt good.scores",
-        "compare data.txt a=good.scores b=none",
-        "predict none data.txt",
-        "export model --to lucene --out x",
-        "export none --to c --out x",
-        "explain none data.txt --query 1 --above 1 --below 2",
-        "cv lambdmart --data data.txt --out run",
-        "cv new=lambdmart,n_trees=3 --data data.txt --out run",
-        "cv lambdamart --data none.txt --out run",
-        "cv lambdamart --data data.txt --out run --metric ndgc",
-        "tune umrt --data data.txt --out t.json",
-        "tune umart --data none.txt --out t.json",
-        "list settings umrt",
-        "describe none.txt",
-        "convert none.txt x.csv",
-        "serve none",
-        "report none",
-        "clicks describe none.csv",
-    ],
-)
-def test_a_mistyped_name_costs_no_large_import(files, command):
-    """Importing scikit-learn, pandas and LightGBM takes a second or more."""
+def test_a_mistyped_name_costs_no_large_import(files):
+    """One process for all of them: what the first ones import, the last ones would show."""
     (files / "model").mkdir()
     code = f"""if True:
         import sys
         from tierank import cli
-        code = cli.main({command.split()!r})
-        print(code, [one for one in {HEAVY!r} if one in sys.modules])
+        for command in {MISTYPED!r}:
+            code = cli.main(command.split())
+            print(code, [one for one in {HEAVY!r} if one in sys.modules], command)
     """
     done = subprocess.run([sys.executable, "-c", code], cwd=files, capture_output=True, text=True, check=True)
-    assert done.stdout == "2 []\n", done.stderr
-    assert done.stderr.count("\n") == 1
+    assert done.stdout.splitlines() == [f"2 [] {command}" for command in MISTYPED], done.stderr
+    assert done.stderr.count("\n") == len(MISTYPED)
 
 
 def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):
@@ -753,15 +756,12 @@ def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):
     tierank.write(fold[2], tmp_path / "test.csv")
     model = tierank.Run.open(tmp_path / "run").model("umart", 0, 0)
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8"}
-    for command in (
-        f"cv umart --set n_trees=2 --seeds 2 --data {tmp_path / 'data.csv'} --out {tmp_path / 'again'}",
+    commands = (
+        f"cv umart --set n_trees=2 --seeds 2 --jobs 1 --data {tmp_path / 'data.csv'} --out {tmp_path / 'again'}",
         f"evaluate {tmp_path / 'test.csv'} {model} --per-query {tmp_path / 'values.csv'}",
         f"predict {model} {tmp_path / 'test.csv'} --k 1 --out {tmp_path / 'ranked.tsv'}",
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "tierank", *command.split()], env=os.environ | plain, capture_output=True
-        )
-        assert done.returncode == 0, done.stderr
+    )
+    in_one_process([command.split() for command in commands], plain)
     table = (tmp_path / "again" / "table.md").read_text(encoding="utf-8")
     assert "±" in table
     for name in ("values.csv", "ranked.tsv"):

@@ -8,8 +8,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank.clicks import ClickLog
@@ -88,7 +89,7 @@ def test_files_are_read_in_pieces(kind, tmp_path):
     assert as_lists(read(source, columns=["ranker"])) == as_lists(whole)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.permutations(range(6)))
 def test_the_order_of_rows_changes_nothing(order):
     shuffled = {name: [values[i] for i in order] for name, values in ROWS.items()}

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import reference_clicks as reference
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from sklearn.exceptions import NotFittedError
 
 import tierank
@@ -115,7 +116,7 @@ def test_em_never_lowers_the_likelihood(name):
 
 
 @pytest.mark.filterwarnings("ignore:.*everything was clicked")
-@settings(max_examples=40)
+@examples(40)
 @given(session_lists, st.sampled_from(EVERY))
 def test_chances_of_any_log_are_chances(sessions, name):
     log = make_log(sessions)

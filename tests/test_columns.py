@@ -9,8 +9,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from serve_tools import ask
 
 import tierank
@@ -342,7 +343,7 @@ def test_damaged_descriptions_of_columns_are_refused(ranker, tmp_path):
         kinds_from_json({"b": {"kind": "date"}}, ["a"])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.text(min_size=1, max_size=3), unique=True, max_size=6),
     st.lists(st.text(min_size=1, max_size=3), unique=True, max_size=6),

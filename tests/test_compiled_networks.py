@@ -4,8 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import Blend, LinearRanker, ParameterError, RankingDataset, UBoost, URank, UrBoost
@@ -270,7 +271,7 @@ def test_keys_tell_inputs_apart(data):
 # The kernels
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(1, 150), st.integers(0, 9), st.integers(0, 3), st.sampled_from([1, 2]), st.sampled_from([0.0, 0.01]))
 def test_a_layer_is_a_product_and_a_mean_of_two_rows(n, n_inputs, n_features, n_lanes, slope):
     rng = np.random.default_rng(n)
@@ -290,7 +291,7 @@ def test_a_layer_is_a_product_and_a_mean_of_two_rows(n, n_inputs, n_features, n_
     np.testing.assert_allclose(outputs.reshape(n, n_outputs), expected, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 10**6), st.integers(1, 12))
 def test_places_say_what_the_encoding_does(seed, n_values):
     rng = np.random.default_rng(seed)

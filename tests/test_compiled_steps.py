@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import NetworkRanker, ParameterError, UBoost, URank, UrBoost
@@ -152,7 +153,7 @@ def flat(gradients):
 
 
 @given(st.lists(LISTS, min_size=1, max_size=3), st.sampled_from(["relu", "elu"]), st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_derivatives_of_a_multilayer_perceptron(lists, activation, seed):
     batch, features = drawn(lists)
     scores = features[:, 0]
@@ -170,7 +171,7 @@ def test_derivatives_of_a_multilayer_perceptron(lists, activation, seed):
 
 
 @given(st.lists(LISTS, min_size=1, max_size=3), st.sampled_from(["both", "state"]), st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_derivatives_of_a_recurrent_network(lists, score_from, seed):
     """Features in common, so that documents share the maxima of a state."""
     batch, features = drawn(lists)

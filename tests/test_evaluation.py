@@ -5,8 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from benchmarks.calibration import intervals
@@ -119,7 +120,7 @@ def test_differences_that_are_all_the_same_have_no_interval():
     assert np.isnan([found.low, found.high]).all()
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(st.sampled_from([-0.5, -0.1, 0.0, 0.1, 0.3, 1.0]) | st.floats(-1, 1), min_size=2, max_size=60))
 def test_an_interval_excludes_zero_exactly_if_the_test_rejects(differences):
     found = Paired.of(np.array(differences))
@@ -130,7 +131,7 @@ def test_an_interval_excludes_zero_exactly_if_the_test_rejects(differences):
             assert paired_p(np.array(differences) - bound) == pytest.approx(0.05, rel=1e-6)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(st.tuples(st.floats(-0.5, 0.5), st.floats(0.1, 1)), min_size=2, max_size=40))
 def test_a_relative_interval_excludes_zero_exactly_if_the_test_rejects(pairs):
     differences, base = np.array(pairs).T.round(3)
@@ -151,7 +152,7 @@ def test_holm_by_hand():
     assert holm(np.array([0.6, 0.7])).tolist() == [1, 1]
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_keeps_order_and_lies_between_p_and_bonferroni(p):
     p = np.array(p)

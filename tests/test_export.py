@@ -15,8 +15,9 @@ import lightgbm
 import numpy as np
 import pytest
 import reference_engines
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import (
@@ -266,7 +267,7 @@ sizes = st.one_of(st.floats(2.0**-60, 2.0**60, width=32), st.floats(2.0**-30, 2.
 
 
 @given(st.lists(st.tuples(sizes, st.sampled_from([-1.0, 1.0])), min_size=1, max_size=6))
-@settings(max_examples=150)
+@examples(150)
 def test_solr_slack_is_undone(tmp_path_factory, pairs):
     """What Solr compares with after adding 1e-6 is the threshold times a power of two, exactly."""
     numbers, place = [size * sign for size, sign in pairs], tmp_path_factory.mktemp("slack") / "m"
@@ -289,7 +290,7 @@ def test_solr_refuses_thresholds_that_no_scale_fits(tmp_path):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-3e38, max_value=3e38))
-@settings(max_examples=200)
+@examples(200)
 def test_floor_to_float32(number):
     (found,) = floor_float32(np.array([number]))
     assert float(found) <= number < float(np.nextafter(found, np.float32(np.inf)))
@@ -1000,7 +1001,7 @@ def around(thresholds):
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(doubles, min_size=1, max_size=8))
 @example(EDGES)
-@settings(max_examples=30)
+@examples(30)
 def test_splits_are_read_as_lightgbm_scores_them(kind, thresholds):
     """Every kind of split, at all numbers where something changes; the sum of powers of two tells the ways taken."""
     values = [(0.0, 2.0**k) for k in range(len(thresholds))]
@@ -1170,7 +1171,7 @@ def check_exports(ranker, data, folder):
 
 @pytest.mark.parametrize("name", TREE_RANKERS)
 @given(data=st.data())
-@settings(max_examples=10)
+@examples(10)
 def test_any_trees_on_any_data(name, data, tmp_path_factory):
     special = [{}, {}, {"use_missing": False}, {"zero_as_missing": True}, {"query_features": True}]
     documents = data.draw(any_data())
@@ -1182,7 +1183,7 @@ def test_any_trees_on_any_data(name, data, tmp_path_factory):
 
 @pytest.mark.parametrize("name", sorted(set(tierank.RANKERS) - set(TREE_RANKERS)))
 @given(data=st.data())
-@settings(max_examples=2)
+@examples(2)
 def test_any_network_on_any_data(name, data, tmp_path_factory):
     documents, transform = data.draw(any_data()), data.draw(st.sampled_from(sorted(TRANSFORMS)))
     if transform == "none":  # a network that sees numbers as they are learns from few of them

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from sklearn.base import clone
 
 import tierank
@@ -191,7 +192,7 @@ def test_gains_that_cannot_be_used(name, gain, ratings, kind, message):
             tierank.Rule(name="own", gain=gain)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(
     gains=st.lists(st.floats(0, 1e9), min_size=1, max_size=8),
     places=st.lists(st.integers(0, 7), min_size=1, max_size=20),

@@ -21,6 +21,7 @@ import pytest
 import reference_letor
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import (
@@ -69,7 +70,7 @@ edits = st.lists(
 )
 # The same files in every run: what Arrow makes of a damaged file is not ours to mend.
 fuzzed = settings(
-    max_examples=120,
+    examples(120),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -193,7 +194,7 @@ def by_the_rule(text: str) -> float | None:
 @example(["1", "+7", "NAN"])
 @example(["-NaN"])
 @example(["1e5", "1E+05", ".5", "5."])
-@settings(max_examples=150)
+@examples(150)
 def test_a_number_is_one_by_one_rule_in_every_text(tmp_path_factory, texts):
     folder = tmp_path_factory.getbasetemp()
     expected = [by_the_rule(text) for text in texts]
@@ -234,7 +235,7 @@ def is_number(text):
 @example("--inf")
 @example("1_0")
 @example("Infinity")
-@settings(max_examples=150)
+@examples(150)
 def test_a_score_is_a_number_by_the_same_rule(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "one.txt"
     path.write_text(f"{text}\n", encoding="utf-8")

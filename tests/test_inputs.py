@@ -5,8 +5,9 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from sklearn.base import clone
 
 import tierank
@@ -119,7 +120,7 @@ def test_pieces_beside_plain_loops(parts):
     assert (fast.reshape(len(fast), 8, 7)[:, :, 5:] == 0).all()  # nothing to tell: one value, no value
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.one_of(st.floats(width=32, allow_infinity=False), st.just(0.0), st.just(-0.0)), min_size=1, max_size=30)
 )

@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from running import examples
 from test_rankers import every_ranker, make, raw
 
 import tierank
@@ -157,7 +158,7 @@ def learned_rows(data, rated):
     return data.features[order] + np.float32(0), data.ratings[order] + 0.0, offsets, content
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(tables, st.data(), st.booleans())
 def test_order_of_learning_is_that_of_what_rows_hold(features, draw, rated):
     n, m = features.shape

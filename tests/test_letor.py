@@ -6,8 +6,9 @@ import os
 import numpy as np
 import pytest
 import reference_letor
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from running import examples
 
 from tierank import DataError, RankingDataset, read, write
 from tierank.io import letor
@@ -226,7 +227,7 @@ decimals = st.one_of(
 @given(st.lists(decimals, min_size=1, max_size=20))
 @example(["1.00000005960464477539062500000000000000001"])  # a hair above halfway
 @example(["7.0064923216240854e-46", "1.4012984643248170e-45", "3.4028235677973366e38", "5e-324"])
-@settings(max_examples=300)
+@examples(300)
 def test_every_number_is_rounded_as_python_does(tmp_path_factory, numbers):
     content = "".join(f"0 qid:1 1:{number}\n" for number in numbers).encode()
     with np.errstate(over="ignore"):
@@ -240,7 +241,7 @@ def test_every_number_is_rounded_as_python_does(tmp_path_factory, numbers):
 
 
 @given(st.lists(st.floats(0, 1e300, allow_subnormal=True), min_size=1, max_size=20))
-@settings(max_examples=100)
+@examples(100)
 def test_ratings_keep_every_bit(tmp_path_factory, ratings):
     content = "".join(f"{rating!r} qid:1 1:0\n" for rating in ratings).encode()
     assert read_bytes(tmp_path_factory.mktemp("ratings"), content).ratings.tolist() == ratings
@@ -261,7 +262,7 @@ texts = st.lists(st.lists(fields, max_size=6).map(" ".join), max_size=6).map("\n
 @example(b"0 qid:1 1:1 2:2#3\n")
 @example(b"0 qid:1 1:\xff\n")
 @example(b"0\r\nqid:1")
-@settings(max_examples=1500)
+@examples(1500)
 def test_any_bytes_give_the_right_data_or_an_error(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.txt"
     path.write_bytes(content)
@@ -320,7 +321,7 @@ def test_a_line_may_be_longer_than_what_is_read_in_one_go(tmp_path, monkeypatch)
     st.lists(st.floats(width=32, allow_infinity=False), min_size=1, max_size=30),
     st.lists(st.sampled_from([0.0, 1.0, 2.5, 4.0, 1e6]), min_size=1, max_size=30),
 )
-@settings(max_examples=200)
+@examples(200)
 def test_written_text_reads_back_as_the_same_bits(tmp_path_factory, values, ratings):
     n = min(len(values), len(ratings))
     features = np.array(values[:n], np.float32)[:, None] * np.ones((1, 2), np.float32)
@@ -354,7 +355,7 @@ def test_ids_that_text_cannot_hold_are_refused(tmp_path):
 @example("=a")
 @example("#a")
 @example("docid")
-@settings(max_examples=200)
+@examples(200)
 def test_document_ids_read_back_or_are_refused(tmp_path_factory, name):
     path = tmp_path_factory.getbasetemp() / "documents.txt"
     data = RankingDataset([[1.0], [2.0]], [1, 0], document_ids=[name, "other"])

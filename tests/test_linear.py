@@ -6,8 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import DataError, LinearRanker, ParameterError, RankingDataset, Team, explain_pair, explain_query
@@ -118,7 +119,7 @@ def test_weights_beside_explicit_matrices(data):
     np.testing.assert_allclose(ranker.coef_, expected, rtol=1e-7)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(st.integers(1, 3), min_size=12, max_size=12), st.sampled_from(["query_minmax", "none"]))
 def test_a_row_of_weight_2_is_the_row_twice(times, transform):
     rng = np.random.default_rng(2)

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference_metrics as slow
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank.data.dataset import RankingDataset
@@ -244,7 +245,7 @@ def test_a_gain_for_rating_zero_counts():
 # Against the slow twins: every order of tied documents, averaged
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(lists(), st.integers(1, 7))
 def test_averaged_ties_are_the_mean_over_all_orders(query, k):
     ratings, scores = query
@@ -268,7 +269,7 @@ def test_averaged_ties_are_the_mean_over_all_orders(query, k):
     assert found == {f"{name}@{k}": EXACT(v, abs=1e-12) for name, v in expected.items()}
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(lists(longest=12), st.integers(1, 13), st.sampled_from(["input", "worst", "document id"]))
 def test_broken_ties_are_one_order(query, k, ties):
     ratings, scores = query
@@ -333,7 +334,7 @@ def test_a_tie_at_the_last_rank_keeps_the_signs_of_zeros(zeros, keep_ties):
     assert_ranked(np.array([*zeros] + [-np.inf] * 62), np.array([0, 64]), 1, keep_ties=keep_ties)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data())
 def test_the_top_of_any_scores_is_that_of_a_stable_sort(data):
     score = data.draw(st.sampled_from([ODD, st.floats(allow_nan=False), st.just(-np.inf)]))
@@ -346,7 +347,7 @@ def test_the_top_of_any_scores_is_that_of_a_stable_sort(data):
         assert_ranked(scores, np.concatenate([[0], np.cumsum(lengths)]), k, keep_ties=keep_ties)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), st.sampled_from([name + how for name in RULES for how in ("", ":condense")]), st.integers(1, 40))
 def test_a_cutoff_reads_the_same_top_as_the_whole_list(data, rule, k):
     lengths = data.draw(st.lists(st.sampled_from([1, 5, 40, 75]), min_size=1, max_size=3))
@@ -397,7 +398,7 @@ def test_negative_zero_ties_with_zero():
 # What must hold for any data
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(queries(), st.sampled_from(sorted(RULES)))
 def test_values_lie_between_0_and_1(parts, rule):
     data, scores = joined(parts)
@@ -407,7 +408,7 @@ def test_values_lie_between_0_and_1(parts, rule):
         assert ((known >= 0) & (known <= 1 + 1e-12)).all()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(lists(longest=20), st.randoms(use_true_random=False))
 def test_the_order_of_the_rows_does_not_matter_when_ties_are_averaged(query, random):
     ratings, scores = (np.array(part) for part in query)
@@ -417,7 +418,7 @@ def test_the_order_of_the_rows_does_not_matter_when_ties_are_averaged(query, ran
         np.testing.assert_allclose(before[metric], after[metric], atol=1e-12)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(queries(score=st.integers(-50, 50)), st.sampled_from([np.arctan, np.exp, lambda s: 3 * s - 7]))
 def test_only_the_order_of_the_scores_matters(parts, transform):
     data, scores = joined(parts)
@@ -427,7 +428,7 @@ def test_only_the_order_of_the_scores_matters(parts, transform):
         np.testing.assert_array_equal(before[metric], after[metric])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(lists(rating=st.floats(0, 40)), st.integers(1, 6))
 def test_a_perfect_ranking_has_ndcg_1_and_none_has_more_err(query, k):
     ratings, scores = query
@@ -438,7 +439,7 @@ def test_a_perfect_ranking_has_ndcg_1_and_none_has_more_err(query, k):
     assert best[f"err@{k}"] >= other[f"err@{k}"] - 1e-12
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(queries())
 def test_queries_are_independent(parts):
     rule = replace(RULES["tierank"], name="test", err_max=4)
@@ -449,7 +450,7 @@ def test_queries_are_independent(parts):
         np.testing.assert_allclose(together[metric], [values[metric][0] for values in alone], atol=1e-13)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(lists(longest=20))
 def test_err_mrr_and_recall_never_fall_as_k_grows(query):
     ratings, scores = query
@@ -460,7 +461,7 @@ def test_err_mrr_and_recall_never_fall_as_k_grows(query):
         assert (np.diff(values) >= -1e-12).all()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(lists(rating=st.one_of(st.floats(0, 1e6), st.floats(0, 1e-6), st.integers(0, 10**6))))
 def test_ratings_of_any_size_have_finite_values(query):
     ratings, scores = query

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tests.thread_team import in_threads
@@ -41,7 +42,7 @@ def held_rows(data, rows):
     return (data.features[rows] + np.float32(0)).tobytes() + (data.ratings[rows] + 0.0).tobytes()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data_in_parts(), st.booleans(), st.integers(1, 40))
 def test_numbers_are_places_in_the_order_of_one_process(drawn, rated, compared):
     data, holders, size = drawn
@@ -75,7 +76,7 @@ def test_numbers_are_places_in_the_order_of_one_process(drawn, rated, compared):
     assert sorted(np.concatenate(places).tolist()) == list(range(data.n_queries))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(data_in_parts(), st.integers(0, 3))
 def test_queries_of_a_blend_take_turns_as_in_one_process(drawn, seed):
     """Twins may change places."""
@@ -112,7 +113,7 @@ MADE = TRANSFORMS | {"pieces": Piecewise, "both": lambda: SideBySide([TRANSFORMS
 
 
 @pytest.mark.parametrize("name", MADE)
-@settings(max_examples=8)
+@examples(8)
 @given(data_in_parts(n_features=3, wide=True))
 def test_transforms_of_parts_are_those_of_all_documents(name, drawn):
     data, holders, size = drawn

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import reference_objectives as reference
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import paper
@@ -301,7 +302,7 @@ chosen_settings = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.lists(st.tuples(st.integers(0, 12) | st.just(3), some_scores), min_size=2, max_size=14),
     st.integers(1, 14),
@@ -469,7 +470,7 @@ def test_linear_gain():
     assert_same(linear, gradients([2, 1, 0], [0.0, 0.1, 0.2], gain={0: 0, 1: 1, 2: 2}))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(documents, chosen_settings)
 def test_gradient_sums_to_zero_and_hessian_is_not_negative(rows, chosen):
     gradient, hessian = gradients([r for r, _ in rows], [s for _, s in rows], **chosen)
@@ -477,7 +478,7 @@ def test_gradient_sums_to_zero_and_hessian_is_not_negative(rows, chosen):
     assert (hessian >= 0).all()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(documents, documents, chosen_settings)
 def test_another_query_changes_nothing(rows, others, chosen):
     alone = gradients([r for r, _ in rows], [s for _, s in rows], **chosen)
@@ -488,7 +489,7 @@ def test_another_query_changes_nothing(rows, others, chosen):
         assert np.array_equal(a, b[offsets[1] : offsets[2]])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-500, 500)), min_size=1, max_size=30), chosen_settings)
 def test_a_shift_of_all_scores_changes_nothing(rows, chosen):
     ratings, scores = [r for r, _ in rows], np.array([s for _, s in rows]) / 64  # such sums are exact
@@ -496,7 +497,7 @@ def test_a_shift_of_all_scores_changes_nothing(rows, chosen):
         assert np.array_equal(a, b)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data(), chosen_settings)
 def test_order_of_rows_changes_nothing(data, chosen):
     rows = data.draw(documents)

@@ -8,8 +8,9 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from scipy.stats import binom, binomtest, norm
 
 import tierank
@@ -606,7 +607,7 @@ def test_doubly_robust_fills_in_what_clipping_cuts_off(data, scores):
     assert abs(crossed.value - expected) < abs(values["ips"] - expected)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(0, 1000))
 def test_new_ranks_are_an_order_of_each_session(seed):
     rng = np.random.default_rng(seed)
@@ -691,7 +692,7 @@ def all_interleaved(first, second, method, k):
 
 
 @pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
     st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True),
@@ -776,7 +777,7 @@ def test_a_preference_is_seen_where_there_is_one(method, pair):
         assert found.p < 0.01
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=1, max_size=60).filter(any),
     st.sampled_from([0.8, 0.95, 0.99]),

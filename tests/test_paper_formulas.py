@@ -9,8 +9,9 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from test_compiled_steps import derivatives, flat
 
 import tierank
@@ -202,7 +203,7 @@ def test_losses():
 
 
 @given(DOCUMENTS)
-@settings(max_examples=100)
+@examples(100)
 def test_losses_of_any_list(documents):
     check_losses(*documents)
 
@@ -237,7 +238,7 @@ def test_compiled_training():
 
 
 @given(DOCUMENTS)
-@settings(max_examples=200)
+@examples(200)
 def test_compiled_training_on_any_list(documents):
     check_kernel(*documents)
 
@@ -283,7 +284,7 @@ def test_umart(u):
 
 
 @given(DOCUMENTS, st.sampled_from(WINDOWS))
-@settings(max_examples=200)
+@examples(200)
 def test_umart_of_any_list(documents, u):
     check_umart(*documents, u)
 
@@ -356,7 +357,7 @@ NDCG = st.sampled_from([0.0, 0.5, 0.5 + 9e-7, 0.5 + 1.1e-6, 0.5 - 9e-7, 1.0])
 
 
 @given(st.lists(st.tuples(NDCG, NDCG, NDCG, NDCG), min_size=1, max_size=12))
-@settings(max_examples=300)
+@examples(300)
 def test_the_selection_rule(history):
     rule = Selection()
     kept = [epoch for epoch, metrics in enumerate(history) if rule.is_better(metrics)]

@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import DataError, RankingDataset, cli
@@ -31,7 +32,7 @@ def folder(tmp_path_factory):
 
 
 @given(data=data_sets(), ending=st.sampled_from(ENDINGS), seed=st.integers(0, 99))
-@settings(max_examples=120)
+@examples(120)
 def test_data_and_scores_that_were_written_are_judged_as_before(data, ending, seed, folder):
     scores = np.random.default_rng(seed).normal(size=data.n_documents)
     tierank.write(data, folder / f"data{ending}")

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import RANKERS, MDPRank, NetworkRanker, RankingDataset, UBoost, URank, UrBoost
@@ -67,7 +68,7 @@ def weighted_lists(draw):
 
 
 @pytest.mark.parametrize("name", OF_COPIES)
-@settings(max_examples=40)
+@examples(40)
 @given(weighted_lists())
 @example((np.array([0, 3]), np.array([0.0, 1.0, 2.0]), np.zeros(3), np.array([0, 1, 2]), None))
 @example((np.array([0, 2, 3]), np.array([1.0, 0.0, 1.0]), np.ones(3), np.array([0, 0, 0]), None))
@@ -181,7 +182,7 @@ def test_windows_hold_rows():
     assert value[0] == pytest.approx(3 * sum(math.log(1 + k) for k in windows), rel=1e-14)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=8))
 def test_ideal_dcg_of_copies(rows):
     gains, counts = np.array(list(zip(*rows, strict=True)), float)
@@ -192,7 +193,7 @@ def test_ideal_dcg_of_copies(rows):
     np.testing.assert_allclose(ideal_dcg_of_copies(gains, counts, np.array([0, len(gains)])), expected, rtol=1e-12)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(weighted_lists(), st.sampled_from(["max", "mean"]))
 def test_steps_of_urboost_select_copies(lists, pooling):
     offsets, ratings, _, counts, _ = lists

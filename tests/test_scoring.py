@@ -9,8 +9,9 @@ from typing import NamedTuple
 import lightgbm
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import RANKERS, DataError, LambdaMART, RankingDataset, UMart
@@ -172,7 +173,7 @@ def models(draw):
 
 
 @given(models())
-@settings(max_examples=150)
+@examples(150)
 def test_any_trees_and_values_give_the_bits_of_lightgbm_and_of_the_slow_twin(model):
     trees, features = model
     text = as_text(trees, features.shape[1])

@@ -4,8 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import cli
@@ -75,7 +76,7 @@ def test_lists_that_repeat_by_themselves_are_no_leak(length, n_levels):
     assert n_warned <= 1  # a guess by statistics may err
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(4, 30), st.integers(0, 30), st.integers(0, 10_000))
 def test_the_share_is_that_of_equal_lists(n_train, n_copied, seed):
     """A slow twin: sets of rows, where no list is there twice."""

@@ -11,8 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -513,7 +514,7 @@ NEARLY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     path=st.sampled_from(["/rank", "/score"]),
     body=st.binary(max_size=30) | JSON | st.dictionaries(KEYS, JSON) | NEARLY | NEARLY.map(lambda q: {"queries": [q]}),
@@ -612,14 +613,14 @@ def spaced(body, blanks):
     return blanks.join([b"", json.dumps(body, separators=(" , ", ": ") if blanks else (",", ":")).encode(), b""])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(body=RANKS, blanks=st.sampled_from([b"", b" \n"]))
 def test_a_list_to_rank_is_the_same_as_text_and_decoded(body, blanks):
     text = spaced(body, blanks)
     assert outcome(read_rank, text) == decoded_outcome(read_rank, text)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(body=SCORES, blanks=st.sampled_from([b"", b" \n"]))
 def test_queries_are_the_same_as_text_and_decoded(body, blanks):
     text = spaced(body, blanks)
@@ -659,7 +660,7 @@ def as_number(text):
     return matrix[0, 0] if is_sure else None
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(text=DECIMALS)
 def test_numbers_are_those_of_python_to_the_bit(text):
     found = as_number(text)
@@ -670,7 +671,7 @@ def test_numbers_are_those_of_python_to_the_bit(text):
         assert found is not None
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(text=st.text(alphabet="0123456789+-.eE nul[],", max_size=8))
 def test_what_is_no_number_of_json_is_not_read_as_one(text):
     try:
@@ -681,7 +682,7 @@ def test_what_is_no_number_of_json_is_not_read_as_one(text):
     assert as_number(text) is None or is_number
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(body=RANKS | SCORES, blanks=st.sampled_from([b"", b" \n"]))
 def test_a_large_body_is_read_like_a_small_one(body, blanks):
     text = spaced(body, blanks)
@@ -695,7 +696,7 @@ def test_a_large_body_is_read_like_a_small_one(body, blanks):
             assert large[0] in (400, 404, 413, 422), (small, large)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(text=st.binary(max_size=40) | st.text(alphabet='[]{}",:\\ 1ab', max_size=40).map(str.encode))
 def test_no_damaged_text_gets_through_in_a_large_body(text):
     body = b'{"documents": [' + text + b"]}"

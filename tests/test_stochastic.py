@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from running import examples
 
 from tierank import UMart, load, make_ranking
 from tierank.errors import ParameterError
@@ -84,7 +85,7 @@ queries = st.integers(2, 7).flatmap(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(queries, min_size=1, max_size=3),
     st.sampled_from([1, 2, 5]),
@@ -147,7 +148,7 @@ def take_gumbels(bits: NDArray[np.uint64], values: NDArray[np.float64]) -> None:
         values[i] = gumbel(bits[i])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(st.floats(np.finfo(float).tiny, allow_infinity=False), min_size=1, max_size=20))
 def test_logarithms_are_right_to_twelve_digits(values):
     values = np.array([*values, 1.0, 1 - 2.0**-53, 1 + 2.0**-52, 2.0**-53, 0.5, math.sqrt(0.5), math.sqrt(2)])

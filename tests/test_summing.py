@@ -4,16 +4,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from running import examples
 
 from tierank.rankers.tree_training import exact_in_sums
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     arrays.arrays(np.float32, st.integers(1, 60), elements=FLOATS),
     st.integers(0, 2**32 - 1),
@@ -33,7 +34,7 @@ def test_sums_are_exact_in_any_order_and_in_any_parts(values, seed, n_parts):
     assert total == 0
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(arrays.arrays(np.float32, st.integers(1, 1000), elements=FLOATS))
 def test_only_digits_far_below_the_largest_value_are_rounded(values):
     rounded = exact_in_sums(values)

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 from tierank.data.dataset import RankingDataset
 from tierank.errors import ParameterError
@@ -156,7 +157,7 @@ def test_missing_values_are_holes_in_the_same_data():
     assert (holed.ratings == whole.ratings).all()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     n_queries=st.integers(1, 6),
     n_features=st.integers(1, 15),

@@ -7,8 +7,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 from tierank.data.text import PARTS, BM25Statistics
 from tierank.errors import DataError
@@ -104,7 +105,7 @@ texts = st.lists(st.sampled_from(["a", "ab", "abc", "b2", "3.5", "l'eau", "x:y",
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=8))
 def test_random_texts_match_as_the_slow_twin_says(pairs):
     queries, documents = zip(*pairs, strict=True)

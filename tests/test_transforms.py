@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import sklearn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from running import examples
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.pipeline import make_pipeline
@@ -227,7 +228,7 @@ def test_equals_the_slow_twin(name, queries_known, data):
 
 
 @every_transform
-@settings(max_examples=60)
+@examples(60)
 @given(batch=grouped(), queries_known=st.booleans())
 def test_finite_in_range_and_missing_is_0(name, batch, queries_known):
     features, offsets = batch
@@ -246,7 +247,7 @@ def test_finite_in_range_and_missing_is_0(name, batch, queries_known):
 
 
 @every_transform
-@settings(max_examples=60)
+@examples(60)
 @given(batch=grouped(), queries_known=st.booleans(), seed=st.integers(0, 2**31))
 def test_same_bits_for_rows_in_any_order(name, batch, queries_known, seed):
     features, offsets = batch

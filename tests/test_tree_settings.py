@@ -7,8 +7,9 @@ import re
 import lightgbm
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from sklearn.base import clone
 
 import tierank
@@ -385,7 +386,7 @@ def test_forced_splits_that_are_no_json(data, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(USED))
-@settings(max_examples=30)
+@examples(30)
 @given(value=st.one_of(
     st.text(max_size=5), st.booleans(), st.integers(), st.floats(), st.lists(st.floats(), max_size=3),
     st.lists(st.text(max_size=3), max_size=3), st.dictionaries(st.integers(), st.integers(), max_size=2), st.binary(),

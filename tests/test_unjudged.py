@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference_metrics as slow
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 
 import tierank
 from tierank import Judge, RankingDataset, evaluate
@@ -216,7 +217,7 @@ MAYBE = st.one_of(st.none(), st.integers(0, 3))
 lists = st.lists(st.tuples(MAYBE, st.integers(0, 3)), min_size=1, max_size=6).map(lambda rows: zip(*rows, strict=True))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(lists, st.integers(1, 7))
 def test_metrics_with_ties_are_means_over_all_orders(pairs, k):
     ratings, scores = pairs

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from running import examples
 from sklearn.base import clone
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LinearRegression
@@ -266,7 +267,7 @@ def split_of(lengths, n_splits, **chosen):
 
 
 @given(lists, st.integers(2, 6), st.booleans(), st.integers(0, 3))
-@settings(max_examples=150)
+@examples(150)
 def test_folds_are_whole_disjoint_and_even(lengths, n_splits, shuffle, seed):
     n_splits = min(n_splits, len(lengths))
     qid, tests = split_of(lengths, n_splits, shuffle=shuffle, seed=seed)
@@ -278,7 +279,7 @@ def test_folds_are_whole_disjoint_and_even(lengths, n_splits, shuffle, seed):
 
 
 @given(lists, st.integers(0, 5))
-@settings(max_examples=60)
+@examples(60)
 def test_folds_do_not_depend_on_the_order_of_rows_or_the_type_of_ids(lengths, seed):
     qid, tests = split_of(lengths, 2)
     order = np.random.default_rng(seed).permutation(len(qid))
