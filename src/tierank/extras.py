@@ -1,7 +1,4 @@
-"""Python's garbage collector, paused where it only costs time.
-
-Optional libraries, and how to install them.
-"""
+"""Optional libraries: how to install them, and loading them on use."""
 
 from __future__ import annotations
 

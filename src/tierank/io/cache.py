@@ -214,10 +214,7 @@ def held_in(
     folder: Path, path: Path, settings: dict[str, Any], build: Callable[[Allocator], RankingDataset]
 ) -> RankingDataset:
     """The data set of the cache ``folder``, if made from ``path`` with these settings; otherwise ``build`` fills it."""
-    cached = _cached(folder, path, settings)
-    if cached is not None:
-        return cached
-    return build_folder(folder, build, _source(path, settings))
+    return _cached(folder, path, settings) or build_folder(folder, build, _source(path, settings))
 
 
 def held_beside(
