@@ -279,14 +279,16 @@ class Result(ABC):
     """A result that prints as text and shows as HTML in notebooks, both made from ``blocks``."""
 
     @abstractmethod
-    def blocks(self) -> Iterator[str | ShownTable]:
-        """Lines of text and tables, from top to bottom."""
+    def blocks(self) -> Iterator[str | ShownTable | Result]:
+        """Lines of text, tables, and results inside this one, from top to bottom."""
 
     def _repr_html_(self) -> str:
         parts = []
         for block in self.blocks():
             if isinstance(block, str):
                 parts.append(note(block))
+            elif isinstance(block, Result):
+                parts.append(Html(block._repr_html_()))
             else:
                 table = grid(*block.grid, block.most)
                 parts.append(folded(block.title, table) if block.title else table)
@@ -295,8 +297,8 @@ class Result(ABC):
     def __str__(self) -> str:
         said: list[str] = []
         for block in self.blocks():
-            if isinstance(block, str):
-                said.append(block)
+            if not isinstance(block, ShownTable):
+                said.append(str(block))
             elif block.is_printed:
                 said += lines(*block.grid, block.most)
         return "\n".join(said)

@@ -257,7 +257,7 @@ class Description(Result):
         numbers |= {f"documents rated {rating:g}": n for rating, n in self.documents_per_rating.items()}
         return as_pandas({"name": list(numbers), "value": list(numbers.values())})
 
-    def blocks(self) -> Iterator[str | ShownTable]:
+    def blocks(self) -> Iterator[str | ShownTable | Result]:
         """The numbers by name, the documents by rating, and the drift."""
         rows = []
         for name, label in _LABELS.items():
@@ -270,7 +270,7 @@ class Description(Result):
         rows += [[f"documents rated {rating:g}", f"{n:,}"] for rating, n in self.documents_per_rating.items()]
         yield ShownTable((rows[0], rows[1:]), most=len(rows))
         if self.drift is not None:
-            yield from self.drift.blocks()
+            yield self.drift
 
 
 def describe(data: RankingDataset, other: RankingDataset | None = None) -> Description:
