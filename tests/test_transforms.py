@@ -311,26 +311,26 @@ def test_state_round_trip(name, data):
     fit = fitted(name, data.features, data.offsets)
     state = fit.state()
     assert all(isinstance(array, np.ndarray) for array in state.values())
-    again = TRANSFORMS[name].from_state(state, data.n_features)
+    again = TRANSFORMS[name]().load_state(state, data.n_features)
     for offsets in (data.offsets, None):
         assert again.apply(data.features, offsets).tobytes() == fit.apply(data.features, offsets).tobytes()
     assert again.transform(data).tobytes() == fit.transform(data).tobytes()
     assert again.has_queries_ is True
-    assert TRANSFORMS[name].from_state(TRANSFORMS[name]().fit(data.features).state(), 6).has_queries_ is False
+    assert TRANSFORMS[name]().load_state(TRANSFORMS[name]().fit(data.features).state(), 6).has_queries_ is False
 
 
 def test_state_that_is_damaged():
     state = Standard().fit([[1.0, 2.0], [3.0, 5.0]]).state()
     with pytest.raises(DataError, match="expected the arrays has_queries, center, scale, got has_queries, center"):
-        Standard.from_state({name: state[name] for name in ("has_queries", "center")}, 2)
+        Standard().load_state({name: state[name] for name in ("has_queries", "center")}, 2)
     with pytest.raises(DataError, match=r"center: expected float64 of shape \(3,\), got float64 of shape \(2,\)"):
-        Standard.from_state(state, 3)
+        Standard().load_state(state, 3)
     with pytest.raises(DataError, match=r"scale: expected float64 .* got float32"):
-        Standard.from_state(state | {"scale": state["scale"].astype(np.float32)}, 2)
+        Standard().load_state(state | {"scale": state["scale"].astype(np.float32)}, 2)
     with pytest.raises(DataError, match="scale: expected finite numbers"):
-        Standard.from_state(state | {"scale": np.array([1, np.inf])}, 2)
+        Standard().load_state(state | {"scale": np.array([1, np.inf])}, 2)
     with pytest.raises(DataError, match=r"has_queries: expected bool of shape \(\)"):
-        Standard.from_state(state | {"has_queries": np.array([True])}, 2)
+        Standard().load_state(state | {"has_queries": np.array([True])}, 2)
 
 
 # A scikit-learn citizen

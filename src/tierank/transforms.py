@@ -29,11 +29,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.utils import Tags
 
 from tierank.arrays import Floats, allocate, chunks, release_pages
@@ -47,25 +47,8 @@ from tierank.kernels import features as scaling
 from tierank.kernels import in_threads, n_threads
 from tierank.settings import as_choice
 
-if TYPE_CHECKING:  # what transforms inherit from scikit-learn, which has no types
 
-    class TransformerMixin:
-        """Methods that all transformers share."""
-
-        def set_output(self, *, transform: str | None = None) -> Self:
-            """Choose what ``transform`` returns: "default", "pandas" or "polars"."""
-
-    class OneToOneFeatureMixin:
-        """Methods of a transformer that returns one column per feature."""
-
-        def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-            """The names of the columns."""
-
-else:
-    from sklearn.base import OneToOneFeatureMixin, TransformerMixin
-
-
-class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base class of all transforms; subclass it to write your own. Transforms are scikit-learn transformers.
 
     ``fit`` takes a ``RankingDataset``, or features and one query id per row. A subclass defines ``learn``, which sets
@@ -275,7 +258,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return n_features
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The fitted arrays by name; ``from_state`` restores the transform from them.
+        """The fitted arrays by name; ``load_state`` restores the transform from them.
 
         Returns
         -------
@@ -285,19 +268,13 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         check_fitted(self)
         return {"has_queries": np.array(self.has_queries_)} | {name: getattr(self, f"{name}_") for name in self.ARRAYS}
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """The transform that ``state`` was taken from, with default settings.
+    def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
+        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape.
 
         >>> from tierank.transforms import Standard
         >>> fitted = Standard().fit([[1.0], [3.0]])
-        >>> Standard.from_state(fitted.state(), n_features=1).transform([[5.0]])
+        >>> Standard().load_state(fitted.state(), n_features=1).transform([[5.0]])
         array([[3.]], dtype=float32)
-        """
-        return cls().load_state(state, n_features)
-
-    def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape.
 
         Parameters
         ----------
@@ -733,11 +710,6 @@ class SideBySide(Transform):
         check_fitted(self)
         return {f"{k}.{name}": array for k, part in enumerate(self.parts_) for name, array in part.state().items()}
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Not possible: the arrays do not say which transforms they belong to. Use ``load_state``."""
-        raise ParameterError(where="SideBySide", expected="load_state, on one with the same parts", got="from_state")
-
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
         """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
         if {name.partition(".")[0] for name in state} != set(map(str, range(len(self.parts)))):
@@ -828,25 +800,3 @@ def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> Ranking
     names = data.feature_names
     copies = None if names is None else (*names, *(f"{n} in query" for n in names), *(f"rank of {n}" for n in names))
     return data.with_features(out, copies)
-
-
-__all__ = [
-    "EXPECTED",
-    "TRANSFORMS",
-    "Log1p",
-    "Piecewise",
-    "Quantile",
-    "QueryLog1p",
-    "QueryMinMax",
-    "QueryRank",
-    "Rescaling",
-    "SideBySide",
-    "Standard",
-    "Transform",
-    "Unchanged",
-    "add_query_copies",
-    "as_transform",
-    "as_transforms",
-    "blocks",
-    "make_transform",
-]

@@ -92,6 +92,15 @@ class Output(NamedTuple):
     hessian: NDArray[np.float32]
 
 
+class Task(NamedTuple):
+    """What the gradient is computed of, and where it goes."""
+
+    scores: Floats
+    queries: Queries
+    rules: Rules
+    output: Output
+
+
 class ByRank(NamedTuple):
     """Work arrays by rank in the query."""
 
@@ -150,17 +159,7 @@ def pair_work_size(longest: int, most_tiers: int) -> int:
 
 
 @compiled
-def umart_gradients(
-    first: int,
-    last: int,
-    scores: Floats,
-    queries: Queries,
-    rules: Rules,
-    order: Rows,
-    is_wide: NDArray[np.bool_],
-    work: PairWork,
-    output: Output,
-) -> None:
+def umart_gradients(first: int, last: int, task: Task, order: Rows, is_wide: NDArray[np.bool_], work: PairWork) -> None:
     """Gradient and hessian of the queries first to last - 1.
 
     With k_b = sum over window b of e^(sigma f), p' = e^(sigma f(d')) / (e^(sigma f(d)) + k_b) and p the same for d, a
@@ -177,6 +176,7 @@ def umart_gradients(
     the queries whose scores are so far apart that products of exponentials could leave float64: these are left to
     ``weighted_gradients``.
     """
+    scores, queries, rules, output = task
     ranked, layout, ties, ends = work
     window, by_rank, sigma = rules.window, rules.by_rank, rules.sigma
     sums = layout.power if window == 1 else layout.window_sum
@@ -205,7 +205,7 @@ def umart_gradients(
             n_top = np.int64(ranked.ties[n_top]) if is_cut else n_top
         rest = n_top + _PADDING
         end = rest + n - n_top
-        _lay_out(start, n, n_top, n_tiers, order, queries, discounts, by_distance, ranked, layout, ends)
+        _lay_out(start, n, n_top, n_tiers, by_distance, discounts, order, queries, work)
         for rank in range(n if tied else 0):
             layout.tie[ranked.places[rank]] = ranked.ties[rank]
         _pad(n_top, layout)
@@ -347,22 +347,14 @@ def _take_powers(n: int, sigma: float, ranked: ByRank) -> None:
 
 @inner
 def _lay_out(
-    start: int,
-    n: int,
-    n_top: int,
-    n_tiers: int,
-    order: Rows,
-    queries: Queries,
-    discounts: Floats,
-    by_distance: bool,
-    ranked: ByRank,
-    layout: TierLayout,
-    ends: Rows,
-) -> None:
+    start: int, n: int, n_top: int, n_tiers: int, by_distance: bool,
+    discounts: Floats, order: Rows, queries: Queries, work: PairWork,
+) -> None:  # fmt: skip
     """Lay out the first ``n_top`` ranks of a query, and the others behind the padding.
 
     ``ends`` is where each tier ends in the first layout, and then where each ends in the second one.
     """
+    ranked, layout, ends = work.ranked, work.layout, work.ends
     for tier in range(2 * n_tiers + 1):
         ends[tier] = 0
     for rank in range(n):
@@ -480,13 +472,8 @@ def _compare(
 
     Two places are processed together, as division is the slowest part: 1 / a and 1 / b are b / (a b) and a / (a b).
     """
-    score, power, discount, weight, weighted_discount = (
-        layout.score,
-        layout.power,
-        layout.discount,
-        layout.weight,
-        layout.weighted_discount,
-    )
+    score, power, discount = layout.score, layout.power, layout.discount
+    weight, weighted_discount = layout.weight, layout.weighted_discount
     low, low_power, high, high_power = layout.low, layout.low_power, layout.high, layout.high_power
     begin = np.uint64(first_low)
     end = np.uint64(first_low + (last_low - first_low + _PADDING - 1) // _PADDING * _PADDING)
@@ -661,17 +648,7 @@ class WeightedWork(NamedTuple):
 
 
 @compiled
-def weighted_gradients(
-    first: int,
-    last: int,
-    scores: Floats,
-    queries: Queries,
-    rules: Rules,
-    order: Rows,
-    weights: Weights,
-    work: WeightedWork,
-    output: Output,
-) -> None:
+def weighted_gradients(first: int, last: int, task: Task, order: Rows, weights: Weights, work: WeightedWork) -> None:
     """Gradient and hessian of the queries first to last - 1, with the factor above(d) below(d') for d and the lower d'.
 
     Everything else is as in ``umart_gradients``; the factor of ``levelled`` is that of the pairs without these weights,
@@ -682,6 +659,7 @@ def weighted_gradients(
     one weight, that is -w ln(p). ``loss_above`` of d is the sum over its pairs times below(d'), ``loss_below`` of d'
     the sum over its pairs times above(d).
     """
+    scores, queries, rules, output = task
     score, sigma = work.score, rules.sigma
     for query in range(first, last):
         start, n = queries.offsets[query], queries.offsets[query + 1] - queries.offsets[query]
@@ -706,7 +684,7 @@ def weighted_gradients(
             for rank in range(n):
                 if queries.tiers[order[start + rank]] == tier:
                     n_met = n_lower if rank < n_top else n_lower_top
-                    plain = _add_pairs(start, rank, n_met, by_distance, plain, queries, rules, weights, work, order)
+                    plain = _add_pairs(start, rank, n_met, by_distance, plain, task, weights, work, order)
         plain *= 2.0 * sigma
         factor = np.log2(1.0 + plain) / plain if rules.levelled and plain > 0.0 else 1.0
         for rank in range(n):
@@ -719,10 +697,11 @@ def weighted_gradients(
 @inner
 def _add_pairs(
     start: int, rank: int, n_lower: int, by_distance: bool, plain: float,
-    queries: Queries, rules: Rules, weights: Weights, work: WeightedWork, order: Rows,
+    task: Task, weights: Weights, work: WeightedWork, order: Rows,
 ) -> float:  # fmt: skip
     """Add a document's pairs with the first ``n_lower`` below its tier; returns ``plain`` plus their unweighted sum."""
-    score, tie, gains, sigma = work.score, work.tie, queries.gains, rules.sigma
+    rules, gains = task.rules, task.queries.gains
+    score, tie, sigma = work.score, work.tie, rules.sigma
     above, below = weights.above, weights.below
     row = order[start + rank]
     for i in range(n_lower):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tierank.arrays import Floats
 from tierank.kernels.compiling import Vector, compiled, inner
-from tierank.kernels.pairs import WIDEST, Output, Queries, Rules
+from tierank.kernels.pairs import WIDEST, Task
 from tierank.kernels.ranking import count_higher, sort_down
 from tierank.kernels.simd import STEP, gumbel, mixed
 
@@ -46,15 +46,7 @@ class OrderWork(NamedTuple):
 
 @compiled
 def stochastic_gradients(
-    first: int,
-    last: int,
-    scores: Floats,
-    bits: Vector[np.uint64],
-    queries: Queries,
-    rules: Rules,
-    chance: Chance,
-    work: OrderWork,
-    output: Output,
+    first: int, last: int, task: Task, bits: Vector[np.uint64], chance: Chance, work: OrderWork
 ) -> None:
     """Gradient and hessian of the queries first to last - 1, as means over draws; ``bits`` are those of the scores.
 
@@ -63,6 +55,7 @@ def stochastic_gradients(
     of e^(sigma f) of one such group, p' and p as in ``umart_gradients`` and a the higher place of the two, a pair has
     the weight decays[a] |gain(d) - gain(d')|, with ``by_rank`` times the distance of the discounts of both places.
     """
+    scores, queries, rules, output = task
     offsets, sigma = queries.offsets, rules.sigma
     keys, powers, sums, curvatures = work.keys, work.powers, work.sums, work.curvatures
     for query in range(first, last):
@@ -83,13 +76,13 @@ def stochastic_gradients(
             stream += np.uint64(n) * STEP
             _find_places(n, work)
             if rules.window == 1 and not wide:
-                _meet_neighbours(start, n, queries, rules, chance.decays, work)
+                _meet_neighbours(start, n, task, chance.decays, work)
                 continue
             for i in range(n):
                 work.rows[work.places[i]] = i
             for place in range(n):
                 for side in (1, -1):
-                    _meet(start, n, place, side, wide, scores, queries, rules, chance.decays, work)
+                    _meet(start, n, place, side, wide, task, chance.decays, work)
         for i in range(n):
             output.gradient[start + i] = sigma * sums[i] / chance.n_draws
             output.hessian[start + i] = rules.kappa * sigma * sigma * curvatures[i] / chance.n_draws
@@ -109,8 +102,9 @@ def _find_places(n: int, work: OrderWork) -> None:
 
 
 @inner
-def _meet_neighbours(start: int, n: int, queries: Queries, rules: Rules, decays: Floats, work: OrderWork) -> None:
+def _meet_neighbours(start: int, n: int, task: Task, decays: Floats, work: OrderWork) -> None:
     """Compare every document with the one below it: ``_meet`` with a window of 1, vectorised."""
+    queries, rules = task.queries, task.rules
     powers, gains, tiers = work.placed_powers, work.placed_gains, work.placed_tiers
     places, pulls, bends = work.places, work.pulls, work.bends
     for i in range(n):
@@ -131,15 +125,7 @@ def _meet_neighbours(start: int, n: int, queries: Queries, rules: Rules, decays:
         place = places[i]
         work.sums[i] += pulls[place] - pulls[place + 1]
         work.curvatures[i] += bends[place] + bends[place + 1]
-    if rules.steep:
-        _steepen(n, work)
-
-
-@inner
-def _steepen(n: int, work: OrderWork) -> None:
-    """The higher-rated document of two neighbours gets the whole pull as its curvature."""
-    places, pulls, bends = work.places, work.pulls, work.bends
-    for i in range(n):
+    for i in range(n if rules.steep else 0):  # the higher-rated of two neighbours gets the whole pull as its curvature
         above, below = pulls[places[i]], pulls[places[i] + 1]
         if above < 0.0:
             work.curvatures[i] += -above - bends[places[i]]
@@ -161,21 +147,11 @@ def _take_powers(start: int, n: int, sigma: float, scores: Floats, powers: Float
 
 
 @inner(forceinline=True)  # inlined: with this many arguments, calls would take a third of the time
-def _meet(
-    start: int,
-    n: int,
-    place: int,
-    side: int,
-    wide: bool,
-    scores: Floats,
-    queries: Queries,
-    rules: Rules,
-    decays: Floats,
-    work: OrderWork,
-) -> None:
+def _meet(start: int, n: int, place: int, side: int, wide: bool, task: Task, decays: Floats, work: OrderWork) -> None:
     """Compare a document with the lower-rated ones of the next ``window`` places below it (side 1) or above it."""
-    _, tiers, _, gains, discounts = queries
-    window, _, sigma, by_rank, _, _, _, steep, _ = rules
+    scores, rules = task.scores, task.rules
+    tiers, gains, discounts = task.queries.tiers, task.queries.gains, task.queries.discounts
+    window, sigma, by_rank, steep = rules.window, rules.sigma, rules.by_rank, rules.steep
     powers, sums, curvatures, rows = work.powers, work.sums, work.curvatures, work.rows
     document = rows[place]
     tier, score = tiers[start + document], scores[start + document]

@@ -67,8 +67,7 @@ from typing import TYPE_CHECKING, Any
 from tierank.extras import loading
 from tierank.losses.custom import LossObjective
 from tierank.losses.objective import Objective
-from tierank.losses.stochastic import StochasticUMartObjective
-from tierank.losses.umart import LambdaRankObjective, UMartObjective
+from tierank.losses.umart import LambdaRankObjective, StochasticUMartObjective, UMartObjective
 
 if TYPE_CHECKING:
     from tierank.losses.batch import Batch, Step

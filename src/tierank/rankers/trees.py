@@ -20,14 +20,15 @@ from tierank.errors import ParameterError
 from tierank.export import Scorer, Sum
 from tierank.losses.custom import LossObjective, as_loss, check_loss_settings, check_reads_gain, check_reads_propensity
 from tierank.losses.objective import Objective
-from tierank.losses.stochastic import NoiseSettings, StochasticUMartObjective
 from tierank.losses.umart import (
     GAIN,
     GAIN_HELP,
     LambdaRankObjective,
     LambdaRankSettings,
+    NoiseSettings,
     OrderSettings,
     PairSettings,
+    StochasticUMartObjective,
     UMartObjective,
 )
 from tierank.rankers.base import Ranker, fitted_copy, with_base
