@@ -74,38 +74,17 @@ if TYPE_CHECKING:
     from tierank.losses.derivatives import check_gradient
     from tierank.losses.listwise import listmle, listnet, plistmle, softmax
     from tierank.losses.pairwise import lambdaloss, lambdarank, ranknet
-    from tierank.losses.registry import LOSSES, WITH_WEIGHTS, WITHOUT_GAINS
+    from tierank.losses.registry import LOSSES, WITH_WEIGHTS
     from tierank.losses.smooth import approxndcg, neuralndcg
     from tierank.losses.tensors import Loss
     from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
 
 __all__ = [
-    "LOSSES",
-    "OBJECTIVES",
-    "WITHOUT_GAINS",
-    "WITH_WEIGHTS",
-    "Batch",
-    "LambdaRankObjective",
-    "Loss",
-    "LossObjective",
-    "Objective",
-    "Step",
-    "StochasticUMartObjective",
-    "UMartObjective",
-    "approxndcg",
-    "check_gradient",
-    "lambdaloss",
-    "lambdarank",
-    "listmle",
-    "listnet",
-    "neuralndcg",
-    "plistmle",
-    "ranknet",
-    "softmax",
-    "stepwise_urank",
-    "urank",
+    "LOSSES", "OBJECTIVES", "WITH_WEIGHTS", "Batch", "LambdaRankObjective", "Loss", "LossObjective",
+    "Objective", "Step", "StochasticUMartObjective", "UMartObjective", "approxndcg", "check_gradient", "lambdaloss",
+    "lambdarank", "listmle", "listnet", "neuralndcg", "plistmle", "ranknet", "softmax", "stepwise_urank", "urank",
     "windowed_urank",
-]
+]  # fmt: skip
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "lambdarank": LambdaRankObjective,

@@ -16,8 +16,5 @@ _LOSSES = (
 )  # fmt: skip
 LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in _LOSSES}
 
-# Losses that depend only on the order of the ratings, not on gains.
-WITHOUT_GAINS = tuple(loss for loss in _LOSSES if "gain" in loss.without)
-
 # Losses that use the weights of a batch, and so inverse propensities. The likelihood of an order has none.
 WITH_WEIGHTS = tuple(loss for loss in _LOSSES if "weights" not in loss.without)

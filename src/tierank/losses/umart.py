@@ -195,7 +195,7 @@ class PairObjective(Objective):
     """An objective over pairs of documents with different ratings, on a compiled kernel. Subclasses have the settings.
 
     ``by_distance`` says whether weights by NDCG are divided by the distance of scores, ``is_levelled`` whether the sums
-    over a query are, as in lambdarank.
+    over a query are, as in lambdarank; sigma counts ``times_sigma``.
     """
 
     window: int | None
@@ -209,7 +209,7 @@ class PairObjective(Objective):
     truncation: int | None = None
     ties: str = "mean"
     propensity_norm: float = 1.0
-    by_distance, is_levelled = True, False
+    by_distance, is_levelled, times_sigma = True, False, 1
     hidden: tuple[str, ...] = ("propensity_norm", "clip")
 
     def arrange(self, documents: RatedDocuments) -> Arranged:
@@ -225,7 +225,7 @@ class PairObjective(Objective):
         rules = Rules(
             window=self.window or n,
             truncation=self.truncation or n,
-            sigma=self.sigma,
+            sigma=self.times_sigma * self.sigma,
             by_rank=self.weights == "ndcg",
             over_distance=self.by_distance,
             levelled=self.is_levelled and propensity is None,  # it would cancel the propensities
@@ -416,13 +416,7 @@ class LambdaRankObjective(LambdaRankSettings, PairObjective):
         if self.version == "lightgbm-2":
             self.hidden = (*self.hidden, "truncation", "norm")
             self.hessian, self.truncation, self.idcg_at = "code", None, _OLD_IDCG_AT
-            self.by_distance, self.is_levelled = True, False
-
-    def arrange(self, documents: RatedDocuments) -> Arranged:
-        """As in uMart; LightGBM 2 doubles sigma."""
-        arranged = super().arrange(documents)
-        factor = 2 if self.version == "lightgbm-2" else 1
-        return arranged._replace(rules=arranged.rules._replace(sigma=factor * self.sigma))
+            self.by_distance, self.is_levelled, self.times_sigma = True, False, 2
 
 
 def _starting_at(default: Any, name: str, kind: Kind | None = None) -> Any:
