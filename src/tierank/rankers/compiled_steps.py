@@ -1,7 +1,8 @@
 """Steps of Adam in compiled code, for the networks of the paper and steps over few documents.
 
 torch takes half a millisecond for a step on one query of 40 documents, most of it for calls: the presets of the paper
-train several times as fast. Default settings have dropout, and leave this to torch.
+train several times as fast. Default settings leave this to torch: they have dropout, and inputs so wide that, even
+without dropout, compiled steps take 0.9 to 1.6 times the CPU time of torch.
 """
 
 from __future__ import annotations
