@@ -24,15 +24,29 @@ N_PARTS = 5
 
 
 def read(data: str, fold: int) -> Fold:
-    """Folds 1 to 5 of a folder, of a file, or of N generated queries: ``generated:N``, ``mslr:N`` or ``short:N``."""
+    """Folds 1 to 5 of a folder, of a file, or of N generated queries: ``boxes:N``, ``generated:N`` or another shape."""
     kind, _, n_queries = data.partition(":")
-    if kind in _SHAPES:
-        whole = tierank.make_ranking(int(n_queries), seed=2000 + fold, **_SHAPES[kind])
+    if kind in _SHAPES or kind == "boxes":
+        n, seed = int(n_queries), 2000 + fold
+        whole = boxes(n, seed) if kind == "boxes" else tierank.make_ranking(n, seed=seed, **_SHAPES[kind])
         train, valid, test = whole.split(0.6, 0.2, 0.2)
         return train, valid, test
     if Path(data).is_file():
         return cut(tierank.read(data))[fold - 1]
     return tierank.read_fold(Path(data), fold=fold)
+
+
+def boxes(n_queries: int, seed: int) -> tierank.RankingDataset:
+    """Lists of 10 documents whose relevance is a sum over 25 boxes in three of eight features: only trees learn it."""
+    rng = np.random.default_rng(seed)
+    features = rng.random((10 * n_queries, 20))
+    relevance = np.zeros(len(features))
+    for _ in range(25):
+        of_box, edges, sides = rng.choice(8, 3, replace=False), rng.uniform(0.2, 0.8, 3), rng.choice([-1, 1], 3)
+        relevance += rng.normal() * np.all(sides * (features[:, of_box] - edges) > 0, axis=1)
+    relevance += 0.5 * relevance.std() * rng.normal(size=len(features))
+    ratings = np.searchsorted(np.quantile(relevance, [0.6, 0.85, 0.95]), relevance)
+    return tierank.RankingDataset(features, ratings, qid=np.repeat(np.arange(n_queries), 10))
 
 
 def cut(data: tierank.RankingDataset) -> list[Fold]:

@@ -2,8 +2,8 @@
 
 DATA are names of folders in ``--data``, or folders and files as for ``benchmarks.stochastic``; ``generated:N``,
 ``mslr:N`` and ``short:N`` are ``make_ranking`` data of N queries with 30 documents of 40 features, 120 of 136 and 10 of
-25, with other queries for each fold. What does not exist is skipped. Each fold learns from three parts, validates on
-one and tests on one. Systems:
+25, and in ``boxes:N`` lists of 10 have ratings that only trees learn, all with other queries for each fold. What does
+not exist is skipped. Each fold learns from three parts, validates on one and tests on one. Systems:
 
 linear, lambdamart, umart, urank, blend   ``LinearRanker()``, ``LambdaMART()``, ``UMart()``, ``URank()``, ``Blend()``
 stochastic, 10 draws   ``UMart.from_preset("stochastic")``, also with ``n_draws=10``

@@ -24,7 +24,7 @@ from tierank import (
     distill,
     make_ranking,
 )
-from tierank.rankers.blend import CONFIGS, NETWORK, STOPPING, choose_weights, take_turns
+from tierank.rankers.blend import CONFIGS, NETWORK, STOPPING, STRENGTH, choose_weights, take_turns
 from tierank.rankers.distillation import soft_ratings
 from tierank.rankers.model import Resources
 from tierank.rankers.selection import mean_of_standardised, spread_of
@@ -205,6 +205,24 @@ def test_weights_are_the_closed_form(n_queries, strength):
         assert found == pytest.approx(dict.fromkeys(best, 1 / 3))
     if n_queries == 100_000:
         assert found == pytest.approx(best, abs=1 / 24)
+
+
+@pytest.mark.parametrize(
+    ("select_by", "metrics"), [("ndcg@10", ["ndcg@10", "ndcg", "map"]), (["err@5", "map"], ["err@5"])]
+)
+def test_families_are_weighed_by_the_metrics_that_rounds_are_compared_by(parts, select_by, metrics):
+    train, valid, _ = parts
+    settings = QUICK | {"n_seeds": 0, "plain_trees": True, "rotate": False, "select_by": select_by}
+    scores = Blend(**settings, weights="equal").fit(train, valid=valid).scores_by_family(valid)
+
+    def values_of(weights):
+        blended = sum(weights[family] * one for family, one in scores.items())
+        judged = tierank.evaluate(valid, blended, metrics)
+        return np.mean([judged.per_query[metric] for metric in metrics], axis=0)
+
+    ranker = Blend(**settings).fit(train, valid=valid)
+    assert ranker.weights_ == pytest.approx(choose_weights(values_of, list(scores), STRENGTH))
+    assert list(ranker.best_) == ([select_by] if isinstance(select_by, str) else select_by)
 
 
 def test_queries_that_cannot_be_judged_do_not_count():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from itertools import permutations, product
+from itertools import islice, permutations, product
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
@@ -45,6 +45,7 @@ from tierank.rankers.neural import URank
 from tierank.rankers.order import Numbering, by_content, canonical_rows, join_contents, shared_work
 from tierank.rankers.selection import (
     Judging,
+    compared_by,
     make_judge,
     mean_of_standardised,
     means_of,
@@ -264,9 +265,9 @@ class Blend(JudgedRanker):
     turn learn from the other three. So the ratings of ``valid`` are learned from too. Without torch there are no
     networks, and trees and linear rankers rotate.
 
-    The weights are those that are best by the first metric m of ``select_by`` where members score queries that they
-    have not learned from, drawn towards equal weights e = 1 / families. With n such queries and s the deviation of m
-    over them at equal weights, they have the highest
+    The weights are those that are best by a metric m, the first of ``select_by`` (for NDCG@10, its mean with NDCG and
+    MAP), where members score queries that they have not learned from, drawn towards equal weights e = 1 / families.
+    With n such queries and s the deviation of m over them at equal weights, they have the highest
 
         mean of m(w) / s - 6 / n * sum over families of (w - e)^2
 
@@ -505,12 +506,14 @@ class Blend(JudgedRanker):
     ) -> None:
         """Weigh the families and judge the blend, each part by the members that it validated."""
         model.weigh(equal_weights(model.members))
+        select_by = settings["select_by"]
+        n_metrics = len(set(select_by))
         parts: list[tuple[Judging, dict[str, Floats]]] = []
         for turn, (_, valid) in enumerate(turns):
             members = [member for member in model.members if member.part == turn]
             if valid is None or not members:  # too few queries, or a callback stopped training before this turn
                 break
-            judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
+            judge = make_judge(valid, compared_by(select_by), settings["rule"], settings["n_jobs"], team)
             parts.append((judge, model.by_family(valid, members, self.resources())))
 
         def values_of(weights: Mapping[str, float]) -> dict[str, Floats]:
@@ -522,9 +525,13 @@ class Blend(JudgedRanker):
             return
         families = list(model.weights)
         if settings["weights"] == "learned" and is_whole and len(families) > 1:
-            first = next(iter(values_of(model.weights)))
-            model.weigh(choose_weights(lambda weights: values_of(weights)[first], families, STRENGTH))
-        model.best = means_of(values_of(model.weights))
+
+            def mean_of(weights: Mapping[str, float]) -> Floats:
+                first, *others = values_of(weights).values()
+                return np.asarray(np.mean([first, *others[n_metrics - 1 :]], axis=0), np.float64)
+
+            model.weigh(choose_weights(mean_of, families, STRENGTH))
+        model.best = means_of(dict(islice(values_of(model.weights).items(), n_metrics)))
 
     def export_skeleton(self, train: RankingDataset, seen: Seen, settings: Mapping[str, Any]) -> Scorer:
         """The members of one turn; those of the others are alike."""

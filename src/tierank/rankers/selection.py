@@ -89,6 +89,19 @@ def make_judge(
     return judge if valid.propensity is None else ShownJudge(valid, judge, team)
 
 
+def compared_by(select_by: Sequence[Any], select_with: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """The metrics of ``select_by``, and others that are averaged with the first of them, each once.
+
+    By default NDCG@10 has NDCG and MAP beside it: the mean of the three has less noise on a few hundred queries.
+
+    >>> compared_by(("ndcg@10",)), compared_by(("err@10",)), compared_by(("ndcg@10", "map"), ("map", "mrr"))
+    (('ndcg@10', 'ndcg', 'map'), ('err@10',), ('ndcg@10', 'map', 'mrr'))
+    """
+    if select_with is None:
+        select_with = ("ndcg", "map") if tuple(select_by) == ("ndcg@10",) else ()
+    return tuple(dict.fromkeys((*select_by, *select_with)))
+
+
 def reads_row_order(select_by: str | Sequence[Any], rule: str | Rule) -> bool:
     """Whether metrics may depend on the order of the rows: where scores are equal, or in the caller's own functions.
 

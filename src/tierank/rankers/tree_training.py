@@ -26,7 +26,6 @@ from tierank.data.team import Team
 from tierank.display import Progress
 from tierank.errors import DataError, ParameterError
 from tierank.losses.objective import Gradients, Objective
-from tierank.rankers.base import SelectingRanker
 from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.lightgbm import (
     Rows,
@@ -44,11 +43,10 @@ from tierank.rankers.lightgbm import (
 )
 from tierank.rankers.model import FitContext, FittedModel, Resources
 from tierank.rankers.order import canonical_rows, join_contents, judged_rows
-from tierank.rankers.selection import Judging, Selection, make_judge, means_of
+from tierank.rankers.selection import Judging, Selection, compared_by, make_judge, means_of
 from tierank.rankers.team_checks import agreement
 from tierank.rankers.tree_model import TreeModel
 from tierank.rankers.tree_settings import STRETCH, contents_of_files, for_data, for_size, threads_for
-from tierank.settings import declared
 from tierank.transforms import add_query_copies
 
 # With these LightGBM draws random numbers or remembers splits; without them one booster is equivalent to several.
@@ -87,7 +85,8 @@ def train_trees(
             expected="`propensity` too if several processes train, as each would learn other propensities",
             got="positions alone",
         )
-    judge = None if valid is None else make_judge(valid, compared_by(settings), settings["rule"], n_jobs, team)
+    metrics = compared_by(settings["select_by"], settings["select_with"])
+    judge = None if valid is None else make_judge(valid, metrics, settings["rule"], n_jobs, team)
     start = context.start if isinstance(context.start, TreeModel) else None
     before = start or base
     starts: list[Floats | None] = [
@@ -144,14 +143,6 @@ def _check_categories(train: RankingDataset, numbers: list[int]) -> None:
                 got=f"{highest:g} in feature {name!r}",
                 fix="number them from 0, or give them as texts",
             )
-
-
-def compared_by(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The metrics of ``select_by`` and of ``select_with``, each once."""
-    select_by, companions = settings["select_by"], settings["select_with"]
-    if companions is None:
-        companions = ("ndcg", "map") if select_by == declared(SelectingRanker)["select_by"].default else ()
-    return tuple(dict.fromkeys((*select_by, *companions)))
 
 
 class BinnedData:
