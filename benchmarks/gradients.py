@@ -34,7 +34,8 @@ CONTESTANTS = {
     "uMart, window 10": (UMartObjective, {"window": 10}),
     "uMart, whole list": (UMartObjective, {"window": None}),
     "uMart, window 2, truncated at 30": (UMartObjective, {"window": 2, "truncation": 30}),
-    "stochastic uMart, 10 draws": (StochasticUMartObjective, {}),
+    "stochastic uMart, 3 draws": (StochasticUMartObjective, {}),
+    "stochastic uMart, 10 draws": (StochasticUMartObjective, {"n_draws": 10}),
 }
 
 
