@@ -211,7 +211,7 @@ def public_functions():
     for home in ("tierank", "tierank.clicks", "tierank.distributed"):
         with suppress(ImportError):
             owner = importlib.import_module(home)
-            for name in owner.__all__:
+            for name in getattr(owner, "__all__", dir(owner)):
                 with suppress(ImportError):
                     if inspect.isfunction(getattr(owner, name)):
                         yield pytest.param(getattr(owner, name), id=f"{home}.{name}")
