@@ -90,7 +90,7 @@ def by_query(*datasets):
 
 def placed(client, source, n_workers=4, **columns):
     """What each worker holds after the data were placed, in the order of the parts."""
-    cluster = tasks.Cluster(client, tasks._chosen(client, n_workers))
+    cluster = tasks.DaskCluster(client, tasks._chosen(client, n_workers))
     opened = cluster.source(source, "data", {"query": None, "rating": None, "features": None} | columns)
     edges = cut_queries(np.concatenate([[0], opened.lengths.cumsum()]), n_workers)
     cluster.workers = opened.choose(edges)
@@ -267,7 +267,7 @@ def test_queries_without_ratings_count_for_no_worker(client, parts, tmp_path):
     is_judged = frame["qid"] > frame["qid"].median()
     whole = frame.assign(rating=frame["rating"].where(is_judged))
     tierank.write(tierank.read(whole), tmp_path / "rows.tierank")
-    cluster = tasks.Cluster(client, tasks._chosen(client, 4))
+    cluster = tasks.DaskCluster(client, tasks._chosen(client, 4))
     columns = {"query": None, "rating": None, "features": None}
     for source in (dask.dataframe.from_pandas(whole, npartitions=3), whole, tmp_path / "rows.tierank"):
         named = columns if not str(source).endswith(".tierank") else {}
@@ -427,14 +427,14 @@ def test_workers_are_listed_whatever_the_client_asks_meanwhile(client, monkeypat
 
 def test_parts_that_do_not_fit_together(client, parts, monkeypatch):
     """What one worker's part lacks is told by name; nobody waits for anything."""
-    place = placement.Source.place
+    place = placement.Placed.place
 
     def narrower(self, edges):
         (data, *counts), *others = place(self, edges)
         cut = client.submit(lambda part: part.with_features(part.features[:, :5], None), data)
         return [(cut, *counts), *others]
 
-    monkeypatch.setattr(placement.Source, "place", narrower)
+    monkeypatch.setattr(placement.Placed, "place", narrower)
     message = "process 1 of 2: the training data differ from those of process 0: 6 features, expected 5; start every"
     with pytest.raises(TeamError, match=message):
         fit(UMart(), parts[0], client, workers=2)
@@ -499,7 +499,7 @@ def test_a_task_that_fails_alone_ends_the_others(client, parts, pids):
 
 def test_a_worker_that_was_restarted_is_no_longer_the_same(client, tmp_path):
     worker = tasks._chosen(client, 1)[0]
-    cluster = tasks.Cluster(client, [replace(worker, folder="of its life before")])
+    cluster = tasks.DaskCluster(client, [replace(worker, folder="of its life before")])
 
     def wait_until(file):
         while not file.exists():
@@ -508,13 +508,13 @@ def test_a_worker_that_was_restarted_is_no_longer_the_same(client, tmp_path):
     with pytest.raises(TeamError, match=f"worker {worker.address} was lost: .*nothing was saved: with checkpoint="):
         cluster.results([cluster.submit(wait_until, tmp_path / "over")])
     (tmp_path / "over").touch()
-    training = tasks.Training(UMart(), "worker", 2, 1.0, None, False)
+    training = tasks.FitJob(UMart(), "worker", 2, 1.0, None, False)
     with pytest.raises(TeamError, match="process 1 of 2: expected the worker that was there before, got a new one"):
         tasks._train(training, "127.0.0.1:1", 1, os.getpid() + 1, (None, 1, 1))
 
 
 def test_an_interrupt_ends_the_tasks(client, parts, pids, monkeypatch):
-    results = tasks.Cluster.results
+    results = tasks.DaskCluster.results
 
     def interrupted(self, futures):
         if not futures[0].key.startswith("_train"):
@@ -523,7 +523,7 @@ def test_an_interrupt_ends_the_tasks(client, parts, pids, monkeypatch):
             time.sleep(0.01)
         raise KeyboardInterrupt("by the user")
 
-    monkeypatch.setattr(tasks.Cluster, "results", interrupted)
+    monkeypatch.setattr(tasks.DaskCluster, "results", interrupted)
     with pytest.raises(KeyboardInterrupt, match="by the user"):
         fit(UMart(n_trees=1_000_000), parts[0], client, workers=sorted(pids)[:2])
     assert not training(client)

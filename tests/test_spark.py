@@ -253,7 +253,7 @@ def test_fewer_queries_than_tasks(session, caplog):
     assert "1 of 2 tasks are used: there are no more queries" in caplog.text
     assert fitted.n_rounds_ == 1
     rows = session.range(12).selectExpr("if(id < 9, 5, id) AS qid", "id % 3 AS rating", "id AS x")
-    assert spark._Source(rows, "data", {}).lengths.tolist() == [9, 1, 1, 1]
+    assert spark._SparkRows(rows, "data", {}).lengths.tolist() == [9, 1, 1, 1]
 
 
 @pytest.mark.parametrize("n_tasks", range(1, 9))
@@ -367,12 +367,12 @@ def test_data_that_change_while_they_are_read():
         {"column_0": [1, 1], "column_1": [0.0, 1.0], "column_2": [1.0, 2.0], spark_tasks.HELD_OUT: [False] * 2}
     )
     names = {"query": "qid", "rating": "rating", "features": ["x"]}
-    data = spark_tasks.data_set(table, spark_tasks._Part(names, [], [(1, 2)], False), 0)
+    data = spark_tasks.data_set(table, spark_tasks._Expected(names, [], [(1, 2)], False), 0)
     assert (data.n_queries, data.n_documents) == (1, 2)
     with pytest.raises(DataError, match="expected 1 queries with 3 documents, got 1 with 2; the data changed while"):
-        spark_tasks.data_set(table, spark_tasks._Part(names, [], [(1, 3)], False), 0)
+        spark_tasks.data_set(table, spark_tasks._Expected(names, [], [(1, 3)], False), 0)
     with pytest.raises(DataError, match="expected 1 queries with 2 documents, got 0 with 0; the data changed while"):
-        spark_tasks.data_set(table, spark_tasks._Part(names, [], [(1, 2)], True), 0)
+        spark_tasks.data_set(table, spark_tasks._Expected(names, [], [(1, 2)], True), 0)
 
 
 def test_dynamic_allocation_and_spark_connect_are_refused(session, tables, monkeypatch):

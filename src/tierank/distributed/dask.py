@@ -22,7 +22,7 @@ from scipy.optimize import linear_sum_assignment
 from tierank.data.dataset import RankingDataset
 from tierank.data.tables import is_table
 from tierank.distributed import parts
-from tierank.distributed.parts import Answer, Counts, Training
+from tierank.distributed.parts import Answer, Counts, FitJob
 from tierank.distributed.processes import open_meeting
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import needing
@@ -46,10 +46,10 @@ Part = tuple[Any, int, int]
 # The data
 
 
-class Source(parts.Source):
+class Placed(parts.Source):
     """Data to be split into parts of whole queries and placed on workers."""
 
-    cluster: Cluster
+    cluster: DaskCluster
 
     def choose(self, edges: Counts) -> list[DaskWorker]:
         """A worker for each part."""
@@ -65,10 +65,10 @@ class Source(parts.Source):
         """The input of each worker's task: a future of its data, or where to read them."""
 
 
-class _InMemory(Source):
+class _InMemory(Placed):
     """A data set that the client holds."""
 
-    def __init__(self, data: RankingDataset, cluster: Cluster) -> None:
+    def __init__(self, data: RankingDataset, cluster: DaskCluster) -> None:
         self.data, self.cluster = data, cluster
         self.lengths, self.judged = _checked(data, "data")
 
@@ -86,10 +86,10 @@ def _checked(data: RankingDataset, where: str) -> tuple[Counts, Counts]:
     return data.lengths, parts.judged_of(data)
 
 
-class _OnDisk(Source):
+class _OnDisk(Placed):
     """A file that every worker can read. The first one reads it before the others, which then find a cache."""
 
-    def __init__(self, path: Path, columns: dict[str, Any], cluster: Cluster) -> None:
+    def __init__(self, path: Path, columns: dict[str, Any], cluster: DaskCluster) -> None:
         self.path, self.columns, self.cluster = path, columns, cluster
         (found,) = cluster.results([cluster.submit(_measured, path, columns, on=cluster.workers[0])])
         self.lengths, self.judged = found
@@ -127,10 +127,10 @@ def take_part(part: Part) -> RankingDataset:
     return parts.complete(held.read() if isinstance(held, _Span) else held, (counts[0], counts[1]))
 
 
-class _Partitioned(Source):
+class _Partitioned(Placed):
     """Dask collections with any partitions. Queries go where most of their rows are, so sorted rows hardly move."""
 
-    def __init__(self, collections: tuple[Any, ...], columns: dict[str, Any], cluster: Cluster) -> None:
+    def __init__(self, collections: tuple[Any, ...], columns: dict[str, Any], cluster: DaskCluster) -> None:
         from dask.delayed import delayed
 
         self.cluster = cluster
@@ -291,7 +291,7 @@ def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[DaskWorker
     return list(known.values())[: int(workers)]
 
 
-def open_cluster(data: Any, valid: Any, client: Any, workers: int | Sequence[str] | None = None) -> Cluster:
+def open_cluster(data: Any, valid: Any, client: Any, workers: int | Sequence[str] | None = None) -> DaskCluster:
     """The chosen workers of a cluster."""
     with needing("training on a Dask cluster"):
         from distributed import Client
@@ -299,12 +299,12 @@ def open_cluster(data: Any, valid: Any, client: Any, workers: int | Sequence[str
         expected = "a Client of dask.distributed that is not asynchronous"
         fix = "Client('scheduler:8786') makes one"
         raise ParameterError(argument="client", expected=expected, got=repr(client), fix=fix)
-    cluster = Cluster(client, _chosen(client, workers))
+    cluster = DaskCluster(client, _chosen(client, workers))
     cluster.warm_up()
     return cluster
 
 
-class Cluster(parts.Cluster):
+class DaskCluster(parts.Cluster):
     """The workers of one fit. Waiting for them raises at once if one of them is lost."""
 
     member = "worker"
@@ -313,15 +313,15 @@ class Cluster(parts.Cluster):
         self.client, self.workers, self.size = client, workers, len(workers)
         self.processes: dict[DaskWorker, int] = {}
         # Until the number of parts is known, for messages.
-        self.training = Training(None, self.member, self.size, 0.0, None, False)
+        self.training = FitJob(None, self.member, self.size, 0.0, None, False)
 
-    def source(self, data: Any, argument: str, columns: dict[str, Any]) -> Source:
+    def source(self, data: Any, argument: str, columns: dict[str, Any]) -> Placed:
         """The source of the data."""
         found = self._opened(data, columns)
         found.columns = columns
         return found
 
-    def _opened(self, data: Any, columns: dict[str, Any]) -> Source:
+    def _opened(self, data: Any, columns: dict[str, Any]) -> Placed:
         from dask.base import is_dask_collection
 
         if isinstance(data, (str, os.PathLike)):
@@ -338,7 +338,7 @@ class Cluster(parts.Cluster):
         expected = "a path, a RankingDataset, a table, a Dask DataFrame, or (X, y, qid) as arrays of NumPy or Dask"
         raise DataError(expected=expected, got=type(data).__name__)
 
-    def run(self, training: Training, sources: Sequence[Source], cuts: Sequence[Counts]) -> list[Answer]:
+    def run(self, training: FitJob, sources: Sequence[Placed], cuts: Sequence[Counts]) -> list[Answer]:
         """Run one task on each worker, all at the same time."""
         self.training, self.workers = training, sources[0].choose(cuts[0])
         placed = [source.place(edges) for source, edges in zip(sources, cuts, strict=True)]
@@ -463,7 +463,7 @@ def _warm_up() -> int:
     return os.getpid()
 
 
-def _train(training: Training, address: str, number: int, process: int, *given: Part) -> Answer:
+def _train(training: FitJob, address: str, number: int, process: int, *given: Part) -> Answer:
     """The task of one worker."""
     from distributed import get_worker
 

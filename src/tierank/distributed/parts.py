@@ -1,7 +1,7 @@
 """What training on Spark, Ray and Dask has in common.
 
 A cluster counts the documents of each query of its data (``Source``), the caller cuts the queries into parts of about
-the same size, each process of the cluster trains on its part as one of a team (``Training``), and the caller takes the
+the same size, each process of the cluster trains on its part as one of a team (``FitJob``), and the caller takes the
 model of the first, if all have the same. Scoring takes Arrow tables.
 """
 
@@ -64,7 +64,7 @@ class Cluster(ABC):
         """The source of the data; ``argument`` is what messages call them."""
 
     @abstractmethod
-    def run(self, training: Training, sources: Sequence[Any], cuts: Sequence[Counts]) -> list[Answer]:
+    def run(self, training: FitJob, sources: Sequence[Any], cuts: Sequence[Counts]) -> list[Answer]:
         """Train on the parts of the sources, all at the same time; returns the answers of all members."""
 
 
@@ -92,7 +92,7 @@ def fit_on(
     counted = [(source.judged > 0) | (not skips or k > 0) for k, source in enumerate(sources)]
     lengths = [source.lengths for source in sources]
     n_parts = number_of_parts(cluster.size, lengths, counted, f"{cluster.member}s")
-    training = Training(clone(ranker), cluster.member, n_parts, timeout, kept, progress)
+    training = FitJob(clone(ranker), cluster.member, n_parts, timeout, kept, progress)
     cuts = [cut_parts(*of_source, n_parts) for of_source in zip(lengths, counted, strict=True)]
     answers = cluster.run(training, sources, cuts)
     digests = [digest for _, digest in answers]
@@ -104,7 +104,7 @@ def fit_on(
 
 
 @dataclass(frozen=True)
-class Training:
+class FitJob:
     """The arguments that the processes of one fit share."""
 
     ranker: Any

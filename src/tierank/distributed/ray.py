@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tierank.data.columns import Columns
 from tierank.data.dataset import RankingDataset
 from tierank.distributed import parts
-from tierank.distributed.parts import Answer, Counts, Holds, Training
+from tierank.distributed.parts import Answer, Counts, FitJob, Holds
 from tierank.distributed.processes import open_meeting
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import require
@@ -44,14 +44,14 @@ def _check_data(data: Any, argument: str) -> None:
 # The data
 
 
-class _Part(NamedTuple):
+class _Share(NamedTuple):
     """The queries of one actor: references to their pieces, and the expected numbers of queries and documents."""
 
     pieces: list[Any]
     counts: tuple[int, int]
 
 
-class _Source(parts.Source):
+class _RayRows(parts.Source):
     """A Ray Dataset as blocks in the object store, each a data set: its sorted query ids, and the documents of each."""
 
     def __init__(self, data: Any, argument: str, columns: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class _Source(parts.Source):
             for counts in ([one.lengths for one in sizes], [one.judged for one in sizes])
         )
 
-    def cut(self, edges: Counts) -> list[_Part]:
+    def cut(self, edges: Counts) -> list[_Share]:
         """Parts of the sorted queries."""
         import ray
 
@@ -85,7 +85,7 @@ class _Source(parts.Source):
             deal = ray.remote(num_returns=n_parts)(_deal)
             dealt = [deal.remote(block, self.ids[edges[1:-1]]) for block in self.blocks]
         counts = parts.counts_of(self.lengths, edges)
-        return [_Part([pieces[k] for pieces in dealt], of_part) for k, of_part in enumerate(counts)]
+        return [_Share([pieces[k] for pieces in dealt], of_part) for k, of_part in enumerate(counts)]
 
 
 def _tables_of(data: Any, argument: str) -> list[Any]:
@@ -129,7 +129,7 @@ def _results(futures: list[Any]) -> list[Any]:
 # The actors
 
 
-def open_cluster(data: Any, valid: Any, client: Any, actors: int | None = None, cpus_per_actor: int = 1) -> Cluster:
+def open_cluster(data: Any, valid: Any, client: Any, actors: int | None = None, cpus_per_actor: int = 1) -> RayCluster:
     """Actors, as many as the caller wants or the cluster has CPUs for."""
     _check_data(data, "data")
     if valid is not None:
@@ -143,10 +143,10 @@ def open_cluster(data: Any, valid: Any, client: Any, actors: int | None = None, 
         expected = f"at most {n_most}: the cluster has {n_cpus} CPUs, and each actor needs {threads}"
         fix = "add machines, or lower cpus_per_actor or actors"
         raise ParameterError(argument="actors", expected=expected, got=str(number), fix=fix)
-    return Cluster(number, threads)
+    return RayCluster(number, threads)
 
 
-class Cluster(parts.Cluster):
+class RayCluster(parts.Cluster):
     """Actors on reserved CPUs, which end with ``run`` in any case."""
 
     member = "actor"
@@ -154,11 +154,11 @@ class Cluster(parts.Cluster):
     def __init__(self, size: int, threads: int) -> None:
         self.size, self.threads = size, threads
 
-    def source(self, data: Any, argument: str, columns: dict[str, Any]) -> _Source:
+    def source(self, data: Any, argument: str, columns: dict[str, Any]) -> _RayRows:
         """The source of the data."""
-        return _Source(data, argument, columns)
+        return _RayRows(data, argument, columns)
 
-    def run(self, training: Training, sources: Sequence[_Source], cuts: Sequence[Counts]) -> list[Answer]:
+    def run(self, training: FitJob, sources: Sequence[_RayRows], cuts: Sequence[Counts]) -> list[Answer]:
         """Train in all actors at the same time."""
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
@@ -170,7 +170,7 @@ class Cluster(parts.Cluster):
                 expected = f"{training.size} times {self.threads} free CPUs within {training.timeout:g} seconds"
                 fix = "the cluster is busy: try later, or with fewer actors"
                 raise TeamError(expected=expected, got="fewer", fix=fix)
-            process = ray.remote(_Process).options(num_cpus=self.threads, placement_group=group, max_restarts=0)
+            process = ray.remote(_Actor).options(num_cpus=self.threads, placement_group=group, max_restarts=0)
             actors += [process.remote(training, number, self.threads) for number in range(training.size)]
             given = zip(*(source.cut(edges) for source, edges in zip(sources, cuts, strict=True)), strict=True)
             (address,) = _answers(training, [actors[0].open.remote()])
@@ -182,10 +182,10 @@ class Cluster(parts.Cluster):
             remove_placement_group(group)
 
 
-class _Process:
+class _Actor:
     """One actor: a process of the team."""
 
-    def __init__(self, training: Training, number: int, threads: int) -> None:
+    def __init__(self, training: FitJob, number: int, threads: int) -> None:
         self.training, self.number, self.threads = training, number, threads
 
     def open(self) -> str:
@@ -195,7 +195,7 @@ class _Process:
         self.meeting = open_meeting()  # open as long as this actor exists
         return f"{ray.util.get_node_ip_address()}:{self.meeting.port}"
 
-    def fit(self, address: str, own: list[_Part]) -> Answer:
+    def fit(self, address: str, own: list[_Share]) -> Answer:
         """Train on the own queries, in the order of their ids."""
         import ray
 
@@ -206,7 +206,7 @@ class _Process:
         return self.training.answer(self.number, address, data, self.threads)
 
 
-def _answers(training: Training, futures: list[Any]) -> list[Any]:
+def _answers(training: FitJob, futures: list[Any]) -> list[Any]:
     """The results of calls to the actors. After a failure, raises the error of the actor that failed first."""
     import ray
 

@@ -17,7 +17,7 @@ from tierank.data.columns import Columns
 from tierank.data.dataset import RankingDataset
 from tierank.data.tables import take_columns
 from tierank.distributed import parts
-from tierank.distributed.parts import Answer, Counts, Holds, Training
+from tierank.distributed.parts import Answer, Counts, FitJob, Holds
 from tierank.distributed.processes import open_meeting
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import needing, require
@@ -98,7 +98,7 @@ def _numbered(data: Any) -> Any:
 # The data
 
 
-class _Part(NamedTuple):
+class _Expected(NamedTuple):
     """What the tasks expect among their rows, for the training or the validation data."""
 
     names: dict[str, Any]
@@ -107,7 +107,7 @@ class _Part(NamedTuple):
     is_valid: bool
 
 
-class _Source(parts.Source):
+class _SparkRows(parts.Source):
     """A DataFrame: the role of each column, and the sorted queries with their numbers of documents."""
 
     def __init__(self, data: Any, argument: str, columns: dict[str, Any]) -> None:
@@ -180,9 +180,9 @@ class _Source(parts.Source):
             expected, got = "rows that Spark can compute", f": {_essence(error)}"
             raise DataError(where=self.argument, expected=expected, got=got) from error
 
-    def part(self, edges: Counts, is_valid: bool) -> _Part:
+    def part(self, edges: Counts, is_valid: bool) -> _Expected:
         """How the tasks read their rows."""
-        return _Part(self.columns, list(self.layout.weights), parts.counts_of(self.lengths, edges), is_valid)
+        return _Expected(self.columns, list(self.layout.weights), parts.counts_of(self.lengths, edges), is_valid)
 
     def rows(self, edges: Counts, is_valid: bool) -> Any:
         """The rows with the task that each goes to, and only the needed columns."""
@@ -222,7 +222,7 @@ def _place(column: Any, starts: Sequence[Any], before: int) -> Any:
 # The driver
 
 
-def open_cluster(data: Any, valid: Any, client: Any, tasks: int | None = None) -> Cluster:
+def open_cluster(data: Any, valid: Any, client: Any, tasks: int | None = None) -> SparkCluster:
     """The tasks of one stage, as many as the caller wants or the cluster can run at the same time.
 
     Spark itself would check that number every 15 seconds, 40 times, before it gave up.
@@ -244,10 +244,10 @@ def open_cluster(data: Any, valid: Any, client: Any, tasks: int | None = None) -
         expected = f"at most {n_slots}, which this cluster can run at the same time"
         fix = "add executors or cores, lower spark.task.cpus, or ask for fewer tasks"
         raise ParameterError(argument="tasks", expected=expected, got=str(n_tasks), fix=fix)
-    return Cluster(n_tasks)
+    return SparkCluster(n_tasks)
 
 
-class Cluster(parts.Cluster):
+class SparkCluster(parts.Cluster):
     """The tasks of a barrier stage: Spark ends all of them if one is lost."""
 
     member = "task"
@@ -256,9 +256,9 @@ class Cluster(parts.Cluster):
         self.size = size
         self.type_of_ids = ""
 
-    def source(self, data: Any, argument: str, columns: dict[str, Any]) -> _Source:
+    def source(self, data: Any, argument: str, columns: dict[str, Any]) -> _SparkRows:
         """The source of the data. The rows of all go through one shuffle, so their ids have to be alike."""
-        source = _Source(data, argument, columns)
+        source = _SparkRows(data, argument, columns)
         kind = source.held[source.layout.query].type
         if self.type_of_ids and (kind == "string") != (self.type_of_ids == "string"):
             expected, got = f"ids of type {self.type_of_ids}, as in data", f"{kind} in column {source.layout.query!r}"
@@ -266,7 +266,7 @@ class Cluster(parts.Cluster):
         self.type_of_ids = kind
         return source
 
-    def run(self, training: Training, sources: Sequence[_Source], cuts: Sequence[Counts]) -> list[Answer]:
+    def run(self, training: FitJob, sources: Sequence[_SparkRows], cuts: Sequence[Counts]) -> list[Answer]:
         """Train in all tasks at the same time: one partition for each, as a barrier stage reads one shuffle."""
         from py4j.protocol import Py4JError
         from pyspark import cloudpickle
@@ -336,8 +336,8 @@ def _essence(error: Exception) -> str:
 class Job:
     """The work of the tasks of one fit. An error is the answer of its task, so that the driver can report it."""
 
-    training: Training
-    parts: list[_Part]
+    training: FitJob
+    parts: list[_Expected]
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Read the rows, train with the other tasks, and answer."""
@@ -366,7 +366,7 @@ class Job:
         yield pyarrow.RecordBatch.from_arrays([pyarrow.array([number], pyarrow.int32()), content], ["task", "content"])
 
 
-def data_set(table: Any, part: _Part, number: int) -> RankingDataset:
+def data_set(table: Any, part: _Expected, number: int) -> RankingDataset:
     """The rows of one of the two data sets, grouped by query, with queries ordered by id."""
     import pyarrow.compute
 
