@@ -144,7 +144,7 @@ def test_columns_that_cannot_be_used(parts):
     ):
         fit(UMart(), mixed, actors=2)
     narrow = ray.data.from_arrow([*_tables(frame[:half], 1), *_tables(frame[half:].drop(columns="f3"), 1)])
-    with pytest.raises(DataError, match="data: block 1: unknown column 'f3'"):
+    with pytest.raises(DataError, match="data: block 1: table: unknown column 'f3'"):
         fit(UMart(), narrow, actors=2)
     weighted = ray.data.from_arrow([*_tables(frame[:half], 1), *_tables(frame[half:].assign(row_weight=1.0), 1)])
     with pytest.raises(DataError, match="data: block 1: expected the weights of data: block 0, none, got row_weight"):
