@@ -21,7 +21,15 @@ QUICK = {
     "uboost": NETWORK | {"n_learners": 2},
     "urboost": NETWORK | {"n_learners": 2},
     "linear": {"n_jobs": 1},
-    "blend": {"n_configs": 1, "n_seeds": 1, "rotate": False, "n_trees": 4, "max_epochs": 2, "n_jobs": 1},
+    "blend": {
+        "n_configs": 1,
+        "plain_trees": False,
+        "n_seeds": 1,
+        "rotate": False,
+        "n_trees": 4,
+        "max_epochs": 2,
+        "n_jobs": 1,
+    },
 }
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "callbacks.md").read_text()
 
