@@ -170,6 +170,8 @@ def content_of(path):
 def files_of(place, is_exact):
     """The files of a folder, or one file, with their digests if these do not depend on the processor."""
     files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
+    if (place / "README.md").is_file() and not (place / ".tierank.json").is_file():  # the card of a model
+        files.remove(place / "README.md")
     return {str(path.relative_to(place.parent)): digest(content_of(path)) if is_exact else "" for path in files}
 
 

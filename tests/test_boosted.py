@@ -234,6 +234,7 @@ def test_networks_on_the_residuals_of_trees(halves, tmp_path):
 
     ranker.save(tmp_path / "model")
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "README.md",
         "base.trees.txt",
         "model.json",
         "weights.safetensors",

@@ -52,6 +52,7 @@ HOMES = {
     "msgspec": {"serve"},
     "matplotlib": {"clicks", "report"},
     "mlflow": {"integrations"},
+    "pyterrier": {"integrations"},
     "tensorboardX": {"integrations"},
 }
 

@@ -2,8 +2,8 @@
 
     data      RankingDataset, read, read_fold, write, Columns, make_ranking, describe, profile
     rankers   UMart (start here), Blend, LambdaMART, LinearRanker, URank and others; load, tune, distill
-    results   evaluate, compare, cross_validate, tabulate, write_report, plot_history
-    models    ranker.rank, explain_pair, ranker.export, verify, from_lightgbm
+    results   evaluate, compare, choose, cross_validate, tabulate, write_report, plot_history
+    models    ranker.rank, explain_pair, ranker.export, verify, adopt, from_lightgbm
     modules   tierank.clicks, tierank.distributed, tierank.export, tierank.losses, tierank.paper,
               tierank.serve
     your own  Ranker, TreeRanker, NetworkRanker, Transform, Rule
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from tierank.errors import TeamError as TeamError
     from tierank.errors import TierankError as TierankError
     from tierank.errors import WriteError as WriteError
+    from tierank.experiments import Choice as Choice
     from tierank.experiments import Run as Run
     from tierank.experiments import Tuning as Tuning
+    from tierank.experiments import choose as choose
     from tierank.experiments import cross_validate as cross_validate
     from tierank.experiments import side_by_side as side_by_side
     from tierank.experiments import tune as tune
@@ -88,6 +90,8 @@ if TYPE_CHECKING:
     from tierank.networks import NETWORKS as NETWORKS
     from tierank.rankers import RANKERS as RANKERS
     from tierank.rankers import load as load
+    from tierank.rankers.adoption import Adoption as Adoption
+    from tierank.rankers.adoption import adopt as adopt
     from tierank.rankers.base import Ranked as Ranked
     from tierank.rankers.base import Ranker as Ranker
     from tierank.rankers.blend import Blend as Blend
@@ -113,6 +117,8 @@ if TYPE_CHECKING:
     from tierank.rankers.neural import UBoost as UBoost
     from tierank.rankers.neural import URank as URank
     from tierank.rankers.neural import UrBoost as UrBoost
+    from tierank.rankers.other_libraries import from_catboost as from_catboost
+    from tierank.rankers.other_libraries import from_xgboost as from_xgboost
     from tierank.rankers.trees import LambdaMART as LambdaMART
     from tierank.rankers.trees import LightGBMRanker as LightGBMRanker
     from tierank.rankers.trees import TreeRanker as TreeRanker
@@ -138,7 +144,7 @@ _NAMES = {
     "data.dataset": "RankingDataset",
     "metrics.description": "Change describe Description Drift Profile profile",
     "errors": "ColumnWarning DataError NotFittedError ParameterError ProcessError TeamError TierankError WriteError",
-    "experiments": "cross_validate Run side_by_side tune Tuning",
+    "experiments": "choose Choice cross_validate Run side_by_side tune Tuning",
     "export": "TARGETS verify",
     "export.proof": "Proof",
     "extras": "MissingExtraError",
@@ -152,6 +158,7 @@ _NAMES = {
     "metrics.significance": "Contrast",
     "networks": "NETWORKS",
     "rankers": "load RANKERS",
+    "rankers.adoption": "adopt Adoption",
     "rankers.base": "Ranked Ranker",
     "rankers.blend": "Blend",
     "rankers.distillation": "distill",
@@ -161,6 +168,7 @@ _NAMES = {
     "rankers.neural": (
         "ApproxNDCG LambdaLoss ListMLE ListNet MDPRank NetworkRanker PListMLE RankNet UBoost URank UrBoost"
     ),
+    "rankers.other_libraries": "from_catboost from_xgboost",
     "rankers.trees": "LambdaMART LightGBMRanker TreeRanker UMart from_lightgbm",
     "rankers.validation": "QueryKFold scorer",
     "report.figures": "plot_history plot_importance plot_wins",

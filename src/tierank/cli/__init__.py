@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from tierank import __version__
-from tierank.cli import click_logs, cv, data, installation, predict, results, train
+from tierank.cli import adopt, choose, click_logs, cv, data, installation, predict, results, train
 from tierank.cli.commands import Command, Parser
 from tierank.cli.console import Pipes, line_of, quiet
 from tierank.cli.options import Argument, check_paths
@@ -42,7 +42,8 @@ TIERANK = Command(
     "learning to rank by unique ratings",
     declared=lambda: [Argument("--version", "show version numbers, and exit", action=_Version, nargs=0)],
     commands=(
-        *(cv.demo, data.describe, train.train, train.distill, predict.predict, predict.export),
+        *(cv.demo, data.describe, choose.choose, train.train, train.distill, adopt.adopt),
+        *(predict.predict, predict.export),
         *(results.evaluate, results.compare, cv.cv, cv.tune, results.report, predict.explain, predict.serve),
         *(click_logs.clicks, data.convert, installation.list_, installation.compile_, installation.completion),
     ),

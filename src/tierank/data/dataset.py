@@ -33,7 +33,15 @@ from tierank.data.checks import (
 )
 from tierank.data.columns import Category, Columns, ColumnType, ColumnTypes
 from tierank.data.relevance import find_tiers
-from tierank.data.tables import as_days, as_features, by_index, check_declared, series_name, warn_of_row_order
+from tierank.data.tables import (
+    as_days,
+    as_features,
+    by_index,
+    check_declared,
+    load_stream,
+    series_name,
+    warn_of_row_order,
+)
 from tierank.data.text import StringArray
 from tierank.display import Html
 from tierank.errors import DataError, ParameterError
@@ -153,6 +161,7 @@ class RankingDataset:
         position: ArrayLike | None = None,
         propensity: Any = None,
     ) -> None:
+        X = load_stream(X)
         check_declared(X, columns)
         warn_of_row_order(X=X, y=y, qid=qid, row_weight=row_weight, position=position)
         features, names, self.kinds = as_features(X, columns)

@@ -41,6 +41,7 @@ from tierank.data.columns import (
     Text,
 )
 from tierank.errors import DataError, ParameterError
+from tierank.extras import require
 
 # Types of texts in pandas, polars and Arrow, even if all values are missing; Arrow's dictionaries of numbers count as
 # numbers, as Parquet files do not distinguish them.
@@ -59,6 +60,20 @@ _USABLE = "numbers, texts, dates or vectors"
 def is_arrow(table: Any) -> bool:
     """Whether a table is one of Arrow."""
     return hasattr(type(table), "column_names")
+
+
+def load_stream(value: Any) -> Any:
+    """A stream of Arrow, such as a relation of DuckDB, as an Arrow table, batch by batch; anything else unchanged."""
+    if not hasattr(value, "__arrow_c_stream__") or is_arrow(value) or hasattr(value, "to_numpy"):  # pandas, polars
+        return value
+    require("a stream of Arrow", "pyarrow")
+    import pyarrow
+
+    try:
+        return pyarrow.RecordBatchReader.from_stream(value).read_all()
+    except (pyarrow.ArrowException, TypeError, OSError) as error:
+        expected = "a stream of Arrow that can be read, and was not read before"
+        raise DataError(expected=expected, got=f": {str(error)[:SHOWN]}") from None
 
 
 def is_table(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tierank.data.columns import Columns
 from tierank.data.dataset import RankingDataset
-from tierank.data.tables import is_table
+from tierank.data.tables import is_table, load_stream
 from tierank.errors import DataError, ParameterError
 from tierank.files import as_path, make_folder
 from tierank.io import is_folder_of_folds, read, read_fold, write
@@ -98,11 +98,14 @@ def _separate(n_folds: int) -> Layout:
 
 def folds_of(data: Any, **reading: Any) -> Folds:
     """The folds of a folder of folds, of a file, table or data set (split by query), or as given."""
+    if isinstance(data, Folds):
+        return data
     if isinstance(data, (str, os.PathLike)):
         path = as_path(data, "data")
         if is_folder_of_folds(path):
             return FolderFolds(path.resolve().name, str(path), reading)
         return _split(read(path, **reading), path.name, {"file": str(path.resolve()), "options": _for_json(reading)})
+    data = load_stream(data)
     if is_table(data):
         return _split(read(data, **reading), "data", {})
     if reading:

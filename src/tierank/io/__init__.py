@@ -15,7 +15,7 @@ from tierank.arrays import MOST_FEATURES, Allocator, check_width, in_memory
 from tierank.data.columns import Columns
 from tierank.data.dataset import RankingDataset, check_dataset
 from tierank.data.leaks import find_outcomes, warn_of_columns
-from tierank.data.tables import as_name, as_name_list, check_known, column_names, is_table
+from tierank.data.tables import as_name, as_name_list, check_known, column_names, is_table, load_stream
 from tierank.errors import DataError, ParameterError, located
 from tierank.files import as_path
 from tierank.io.cache import SUFFIX, held_beside, held_in, read_folder, write_folder
@@ -98,8 +98,8 @@ def read(
 
     Files are LETOR/SVMLight text (also ``.gz``), LightGBM text with a ``<file>.query``, CSV and Parquet with
     named columns, folders of Parquet files, and the ``.tierank`` folders that ``write`` makes. Tables are those of
-    pandas, polars and Arrow. Warns (``ColumnWarning``) of columns that look like outcomes or give the ratings away,
-    unless ``features`` names the columns.
+    pandas, polars and Arrow, and streams of Arrow, such as DuckDB's relations. Warns (``ColumnWarning``) of columns
+    that look like outcomes or give the ratings away, unless ``features`` names the columns.
 
     The first call caches a large file in a binary folder next to it, whose features are memory-mapped; later calls read
     the cache. Text and Parquet files may be larger than memory: reading needs some tens of bytes per document.
@@ -107,7 +107,7 @@ def read(
     Parameters
     ----------
     source : path or table
-        The file or folder, or a pandas, polars or Arrow table.
+        The file or folder, or a pandas, polars or Arrow table, or what has ``__arrow_c_stream__``.
     format : {"letor", "csv", "parquet", "tierank"}, optional
         The format. Default: by the ending of the file; LETOR text for unknown endings.
     n_features : int, optional
@@ -171,6 +171,7 @@ def read(
         "n_features": None if n_features is None else as_whole("n_features", n_features, most=MOST_FEATURES),
         "zero_based": None if zero_based is None else as_flag("zero_based", zero_based),
     }
+    source = load_stream(source)
     if is_table(source):
         _refuse(None, of_text, *_NO_NUMBERS)
         with located("table"):

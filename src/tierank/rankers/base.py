@@ -8,6 +8,7 @@ Ranked          ranked documents, the result of ``rank``
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import warnings
 from abc import abstractmethod
@@ -38,13 +39,14 @@ from tierank.data.matching import (
     keep_features,
     match_features,
 )
-from tierank.data.tables import as_column, is_table, query_column
+from tierank.data.tables import as_column, is_table, load_stream, query_column
 from tierank.data.team import Team
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
 from tierank.files import as_path
 from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
+from tierank.rankers.card import CARD, model_card
 from tierank.rankers.folder import (
     MODEL,
     Damaged,
@@ -188,6 +190,8 @@ class Ranker(BaseEstimator):
     feature_names_in_: NDArray[Any]
     # What distinguishes the lists of the training data; None without query ids, and after loading.
     _lists: ListTotals | None = None
+    # Queries of the training data, for the model card; None if they are not known.
+    _n_queries: int | None = None
 
     # scikit-learn routes query ids to these methods without being asked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
@@ -510,6 +514,7 @@ class Ranker(BaseEstimator):
         team, name = Team() if team is None else team, type(self).__name__
         check_type("team", team, Team, "tierank.distributed.join returns one")
         with agreement(team) as facts:
+            X, valid = load_stream(X), tuple(map(load_stream, valid)) if type(valid) is tuple else load_stream(valid)
             qid, valid = given.translate(X, qid, valid, unknown)
             if unknown:
                 refuse_unknown(type(self), "fit", unknown)
@@ -582,6 +587,7 @@ class Ranker(BaseEstimator):
                 self._hold(stop.model, context.seen, settings)
             raise
         self._lists = lists
+        self._n_queries = train.n_queries if has_queries and not team.holds_parts else None
         if engine is not None:
             engine.check(self.to_neutral())
         return self
@@ -650,6 +656,7 @@ class Ranker(BaseEstimator):
         RankingDataset
         """
         check_fitted(self)
+        X = load_stream(X)
         return match_features(self, X, self._query_ids_of(X, qid), self._plan)
 
     def predict(self, X: Any, qid: ArrayLike | None = None, **unknown: Any) -> NDArray[np.float64]:
@@ -700,7 +707,7 @@ class Ranker(BaseEstimator):
         if unknown:
             refuse_unknown(type(self), "rank", unknown)
         check_fitted(self)
-        k = as_limit("k", k)
+        X, k = load_stream(X), as_limit("k", k)
         data = self._as_candidates(X, qid, is_ranked=True)
         if type(self).predict is not Ranker.predict:  # a subclass with its own scores
             return Ranked.of(data, data.arrange(self.predict(X, self._query_ids_of(X, qid))), k)
@@ -733,6 +740,7 @@ class Ranker(BaseEstimator):
                 argument="sample_weight", expected="None, as a metric weighs queries, not rows", got="some"
             )
         check_fitted(self)
+        X = load_stream(X)
         qid = self._query_ids_of(X, qid)
         has_queries = qid is not None or isinstance(X, RankingDataset)
         if self.seen_.has_queries and not has_queries:
@@ -834,14 +842,15 @@ class Ranker(BaseEstimator):
         Parameters
         ----------
         path : path
-            The folder. An earlier model there is replaced in one step.
+            The folder. An earlier model there is replaced in one step. Its README.md describes the model for people.
         """
-        write_folder(path, model_files(self))
+        files = model_files(self)
+        write_folder(path, files | {CARD: model_card(self, json.loads(files[MODEL.file]), self._n_queries)})
 
     def _as_candidates(self, X: Any, qid: ArrayLike | None, *, is_ranked: bool = False) -> RankingDataset:
         """The data to score; warns if many queries seem to have been given as one list."""
         check_fitted(self)
-        reads_lists = is_ranked or self.model_.needs_list
+        X, reads_lists = load_stream(X), is_ranked or self.model_.needs_list
         if reads_lists or qid is not None:
             qid = self._query_ids_of(X, qid)
         data, seen = match_features(self, X, qid, self._plan), self.seen_

@@ -545,6 +545,19 @@ def with_names(text: str, names: Sequence[str] | None) -> str:
     return _NAMES.sub(lambda _: f"feature_names={' '.join(written)}", text, count=1)
 
 
+def with_objective(text: str) -> str:
+    r"""The text with an objective that other tools know: they require one, and refuse those of callers.
+
+    >>> with_objective("tree\nfeature_names=Column_0\n\n").split("\n")[1]
+    'objective=lambdarank'
+    """
+    head, end, rest = text.partition("\n\n")
+    head = head.replace("\nobjective=custom\n", "\n")
+    if "\nobjective=" not in head:
+        head = head.replace("\nfeature_names=", "\nobjective=lambdarank\nfeature_names=")
+    return f"{head}{end}{rest}"
+
+
 def adopt_text(text: str) -> str:
     """The text of a model that LightGBM itself trained, in the form that our own models have, checked.
 

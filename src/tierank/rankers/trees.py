@@ -96,14 +96,17 @@ class FittedTrees(Ranker):
 
     @property
     def booster_(self) -> lightgbm.Booster:
-        """A copy of the trees as a LightGBM booster, for its plots, SHAP and other tools; without ``base``.
+        """A copy of the trees as a LightGBM booster, for its plots, SHAP, converters and other tools; without ``base``.
 
-        Its features have the names of the training data, with underscores in place of blanks, if LightGBM takes them.
+        Its objective is called lambdarank, as converters want one that they know; scores do not depend on it. Its
+        features have the names of the training data, with underscores in place of blanks, if LightGBM takes them.
         """
         import lightgbm
 
+        from tierank.rankers.lightgbm import with_objective
+
         check_fitted(self)
-        return lightgbm.Booster(model_str=self._trees.text)
+        return lightgbm.Booster(model_str=with_objective(self._trees.text))
 
     @property
     def n_rounds_(self) -> int:
@@ -412,7 +415,7 @@ class TreeRanker(BoostedTrees):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LightGBMRanker(FittedTrees):
-    """A model that LightGBM trained, as a fitted ranker: what ``tierank.from_lightgbm`` returns.
+    """A model that another library trained, as a fitted ranker: what ``tierank.from_lightgbm`` and its like return.
 
     It predicts, ranks, explains, exports, saves and serves like any ranker. It cannot be fitted, but training can
     continue from it: ``UMart().fit(data, start=ranker)`` keeps its trees and adds new ones.
@@ -474,10 +477,15 @@ def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> 
     >>> bool((ranker.predict(data) == own.predict(data.features)).all())
     True
     """
+    where, text = _text_of(model)
+    return ranker_of_text(text, where, feature_names=feature_names)
+
+
+def ranker_of_text(text: str, where: str, *, feature_names: Sequence[str] | None = None) -> LightGBMRanker:
+    """The ranker of a model in LightGBM's text form; ``where`` is what messages call it."""
     from tierank.rankers.lightgbm import adopt_text, count_trees, has_missing, head_fields, with_names
     from tierank.rankers.tree_model import TreeModel
 
-    where, text = _text_of(model)
     try:
         text = adopt_text(text)
     except DataError as error:
@@ -518,7 +526,12 @@ def _text_of(model: Any) -> tuple[str, str]:
     try:
         return str(path), path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise DataError(where=model, expected="a model of LightGBM in text form", got="a binary file") from None
+        raise DataError(
+            where=model,
+            expected="a model of LightGBM in text form",
+            got="a binary file",
+            fix="save_model of a Booster writes one",
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         got = f": {getattr(error, 'strerror', None) or error}"
         raise DataError(where=model, expected="a file that can be read", got=got) from None
