@@ -75,6 +75,14 @@ def test_tables_are_not_converted():
 def test_a_stream_is_read_once():
     stream = STREAMS["reader"]()
     tierank.read(stream)
-    stream.close()
-    with pytest.raises(DataError, match="expected a stream of Arrow that can be read, and was not read before"):
+    with pytest.raises(DataError, match="expected at least one document, got none"):
         tierank.read(stream)
+
+
+def test_what_goes_wrong_in_a_stream_is_told():
+    def batches():
+        yield from arrow().to_batches(max_chunksize=50)
+        raise OSError("the connection was closed")
+
+    with pytest.raises(DataError, match=r"expected a stream of Arrow that can be read.*the connection was closed"):
+        tierank.read(pa.RecordBatchReader.from_batches(arrow().schema, batches()))

@@ -72,8 +72,7 @@ def load_stream(value: Any) -> Any:
     try:
         return pyarrow.RecordBatchReader.from_stream(value).read_all()
     except (pyarrow.ArrowException, TypeError, OSError) as error:
-        expected = "a stream of Arrow that can be read, and was not read before"
-        raise DataError(expected=expected, got=f": {str(error)[:SHOWN]}") from None
+        raise DataError(expected="a stream of Arrow that can be read", got=f": {str(error)[:SHOWN]}") from None
 
 
 def is_table(value: Any) -> bool:
