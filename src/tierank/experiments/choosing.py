@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from tierank.arrays import Floats
+from tierank.display import Grid, Result, ShownTable, format_number
 from tierank.experiments.crossval import cross_validate
 from tierank.experiments.folds import Fold, Folds, PartFolds, folds_of
 from tierank.experiments.runs import Run
 from tierank.extras import is_installed
 from tierank.files import for_json
 from tierank.metrics.compare import Comparison, compare_evaluations
-from tierank.display import Grid, Result, ShownTable, format_number
 from tierank.metrics.judge import Judge
 from tierank.metrics.rules import Rule
 from tierank.metrics.significance import SIGNIFICANT
