@@ -115,11 +115,14 @@ def _deal(data: RankingDataset | None, ends: NDArray[Any]) -> list[RankingDatase
 
 
 def _results(futures: list[Any]) -> list[Any]:
-    """The results of remote calls. tierank's errors are raised unchanged."""
+    """The results of remote calls, one after the other: of several errors, the first block's is told.
+
+    tierank's errors are raised unchanged.
+    """
     import ray
 
     try:
-        return list(ray.get(futures))
+        return [ray.get(future) for future in futures]
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, TierankError):
             raise error.cause from None
