@@ -524,12 +524,13 @@ class Ranker(BaseEstimator):
                 raise ParameterError(argument="team", got=got)
 
             # The data: with the features of ``start``, in the form that ``unjudged`` asks for, encoded as numbers.
+            table = {"target": target, "columns": columns, "ignore": ignore}
             weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
-            train = given.training_rows(name, X, y, qid, target, columns, ignore, weights)
+            train = given.training_rows(name, X, y, qid, table, weights)
             has_queries = qid is not None or isinstance(X, RankingDataset) or "query" in train.roles
             held_out = None
             if valid is not None:
-                held_out = given.validation_rows(valid, train, has_queries, target, columns, ignore)
+                held_out = given.validation_rows(valid, train, has_queries, table)
             if start is not None:
                 check_ranker("start", start, FITTED)
                 train = start.match_features(train)
@@ -1003,17 +1004,6 @@ def as_metrics(value: Any) -> tuple[Any, ...]:
     return tuple(metric_name(metric) if isinstance(metric, str) else metric for metric in metrics)
 
 
-def _as_rule(value: Any) -> str | Rule:
-    as_rule(value)
-    rule: str | Rule = value
-    return rule
-
-
-def _as_target(value: Any) -> Any:
-    as_target(value)
-    return value
-
-
 def as_base(value: Any) -> Ranker:
     """The setting ``base``: a ranker."""
     if not isinstance(value, Ranker):
@@ -1025,8 +1015,8 @@ def as_base(value: Any) -> Ranker:
 LARGEST_SEED = 2**31 - 1
 BASE = Optional(Checked("a ranker, such as UMart()", as_base), "no base")
 _METRICS = Checked("a metric or a list of metrics", as_metrics)
-_RULE = Checked("a rule", _as_rule)
-_TARGET = Optional(Checked("an export target", _as_target))
+_RULE = Checked("a rule", lambda value: as_rule(value) and value)
+_TARGET = Optional(Checked("an export target", lambda value: as_target(value) and value))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -118,72 +118,53 @@ class _Digest:
             self._say("again", str(self._met[id(value)][0]))
         else:
             self._met[id(value)] = (len(self._met), value)
-            self._add_thing(value)
-
-    def _add_thing(self, value: Any) -> None:
-        if isinstance(value, CodeType):
-            self._all("code", [value.co_code, value.co_exceptiontable, value.co_flags, value.co_argcount])
-            self._all("names", [value.co_kwonlyargcount, *value.co_names, *value.co_varnames, *value.co_freevars])
-            self._all("constants", value.co_consts)
-        elif isinstance(value, (FunctionType, type)) and _package_of(value) not in (self.package, "__main__"):
-            self._say("named", name_of(value))
-        elif isinstance(value, FunctionType):
-            self._all("function", [value.__code__, value.__defaults__, value.__kwdefaults__])
-            state = set(_names(value.__code__, "STORE_GLOBAL", "STORE_DEREF"))
-            cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
-            held = {n: cell.cell_contents for n, cell in cells.items() if n not in state and _is_filled(cell)}
-            self._table("closed over", held)
-            read = set(_names(value.__code__, "LOAD_GLOBAL", "LOAD_NAME")) - state
-            self._table("globals", {n: value.__globals__[n] for n in read if n in value.__globals__})
-        elif isinstance(value, type):
-            self._all(f"class {name_of(value)}", value.__bases__)
-            self._table("defined", {n: v for n, v in vars(value).items() if n not in _OF_PYTHON})
-        elif isinstance(value, ModuleType):
-            self._say("module", value.__name__)
-        else:
-            self._add_object(value)
-
-    def _add_object(self, value: Any) -> None:
-        if isinstance(value, MethodType):
-            self._all("method", [value.__func__, value.__self__])
-        elif isinstance(value, partial):
-            self._all("partial", [value.func, value.args, value.keywords])
-        elif isinstance(value, property):
-            self._all("property", [value.fget, value.fset, value.fdel])
-        elif isinstance(value, (staticmethod, classmethod)) or hasattr(value, "__wrapped__"):
-            self._all(type(value).__name__, [value.__wrapped__])
-        elif isinstance(value, (list, tuple)):
-            self._all(type(value).__name__, value)
-        elif isinstance(value, (set, frozenset)):  # the order of texts in a set differs between processes
-            self._all(type(value).__name__, sorted(_Digest(self.package).of(item) for item in value))
-        elif isinstance(value, Mapping):
-            self._all(type(value).__name__, [part for pair in value.items() for part in pair])
-        elif isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value):
-            self._add_array(value)
-        elif hasattr(value, "__qualname__"):
-            self._say("named", name_of(value))
-        else:
-            self._add(type(value))
-            attributes = getattr(value, "__dict__", None)
-            self._say("object", "" if attributes else _ADDRESS.sub("", repr(value)))
-            self._table("attributes", attributes or {})
-
-    def _add_array(self, value: Any) -> None:
-        array = np.asarray(value.detach().cpu() if _is_tensor(value) else value)
-        self._say(name_of(value), f"{array.dtype} {array.shape}")
-        self._add(array.tolist() if array.dtype.hasobject else array.tobytes())
-
-    def _table(self, kind: str, table: Mapping[str, Any]) -> None:
-        self._all(kind, [part for name in sorted(table) for part in (name, table[name])])
-
-    def _all(self, kind: str, values: Any) -> None:
-        found = list(values)
-        self._say(kind, str(len(found)))
-        for value in found:
-            self._add(value)
+            kind, parts = self._taken_apart(value)
+            self._say(kind, str(len(parts)))
+            for part in parts:
+                self._add(part)
 
     def _say(self, kind: str, text: str) -> None:
         self._hash.update(f"{kind} {len(text)} {text}\n".encode(errors="surrogatepass"))
+
+    def _taken_apart(self, value: Any) -> tuple[str, list[Any]]:
+        """What kind of thing this is, with its name where that matters, and its parts."""
+        kind = type(value).__name__
+        if isinstance(value, CodeType):
+            bits = [value.co_code, value.co_exceptiontable, value.co_flags, value.co_argcount, value.co_kwonlyargcount]
+            return kind, [*bits, value.co_names, value.co_varnames, value.co_freevars, value.co_consts]
+        if isinstance(value, (FunctionType, type)) and _package_of(value) not in (self.package, "__main__"):
+            return f"named {name_of(value)}", []
+        if isinstance(value, FunctionType):
+            code, state = value.__code__, set(_names(value.__code__, "STORE_GLOBAL", "STORE_DEREF"))
+            cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
+            held = {name: cell.cell_contents for name, cell in cells if name not in state and _is_filled(cell)}
+            read = set(_names(code, "LOAD_GLOBAL", "LOAD_NAME")) - state
+            outside = {name: value.__globals__[name] for name in sorted(read) if name in value.__globals__}
+            return kind, [code, value.__defaults__, value.__kwdefaults__, held, outside]
+        if isinstance(value, type):
+            defined = {name: part for name, part in sorted(vars(value).items()) if name not in _OF_PYTHON}
+            return f"class {name_of(value)}", [*value.__bases__, defined]
+        if isinstance(value, (MethodType, partial, property)):
+            names = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset", "fdel")
+            return kind, [getattr(value, name, None) for name in names]
+        if isinstance(value, (staticmethod, classmethod)) or hasattr(value, "__wrapped__"):
+            return kind, [value.__wrapped__]
+        if isinstance(value, (list, tuple)):
+            return kind, list(value)
+        if isinstance(value, (set, frozenset)):  # the order of texts in a set differs between processes
+            return kind, sorted(_Digest(self.package).of(item) for item in value)
+        if isinstance(value, Mapping):
+            return kind, [part for pair in value.items() for part in pair]
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}", []
+        if isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value):
+            array = np.asarray(value.detach().cpu() if _is_tensor(value) else value)
+            content = array.tolist() if array.dtype.hasobject else array.tobytes()
+            return name_of(value), [str(array.dtype), array.shape, content]
+        if hasattr(value, "__qualname__"):
+            return f"named {name_of(value)}", []
+        attributes = dict(sorted(getattr(value, "__dict__", {}).items()))
+        return "object", [type(value), attributes or _ADDRESS.sub("", repr(value))]
 
 
 def _is_tensor(value: Any) -> bool:

@@ -313,11 +313,7 @@ class FitContext:
         n_total: int,
         settings: Mapping[str, Any],
         metrics: Mapping[str, float] | None = None,
-        *,
-        loss: float | None = None,
-        is_best: bool = True,
-        member: int = 0,
-        learner: int = 1,
+        **more: Any,
     ) -> bool:
         """Call the callbacks after a round or epoch.
 
@@ -331,32 +327,18 @@ class FitContext:
             The settings of the ranker that trains.
         metrics : mapping of str to float, optional
             Its metrics on the validation data.
-        loss : float, optional
-            Its mean training loss.
-        is_best : bool, default True
-            Whether it is the best round so far.
-        member : int, default 0
-            The network of ``n_seeds`` that trains.
-        learner : int, default 1
-            The learner of a boosted model that trains.
+        **more
+            ``loss``, ``is_best``, ``member`` and ``learner`` of the ``Step``, if they differ from None, True, 0 and 1.
 
         Returns
         -------
         bool
             Whether a callback has stopped training, now or earlier.
         """
+        fields = {"loss": None, "is_best": True} | more | ({} if self.member is None else {"member": self.member})
+        of_metrics, of_settings = MappingProxyType(dict(metrics or {})), MappingProxyType(dict(settings))
         return self.callbacks.call(
-            lambda: Step(
-                number,
-                n_total,
-                MappingProxyType(dict(metrics or {})),
-                loss,
-                is_best,
-                MappingProxyType(dict(settings)),
-                self.part,
-                member if self.member is None else self.member,
-                learner,
-            )
+            lambda: Step(number, n_total, of_metrics, settings=of_settings, part=self.part, **fields)
         )
 
     def inside(self, name: str) -> FitContext:

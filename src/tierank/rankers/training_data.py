@@ -106,12 +106,10 @@ def training_rows(
     X: Any,
     y: ArrayLike | None,
     qid: ArrayLike | str | None,
-    target: str | None,
-    columns: Columns | None,
-    ignore: Sequence[str] | None,
+    table: dict[str, Any],
     weights: Mapping[str, Any],
 ) -> RankingDataset:
-    """The training data from the arguments of ``fit``, with ratings."""
+    """The training data from the arguments of ``fit``, with ratings; ``table`` has those about tables."""
     if isinstance(X, (str, os.PathLike)):
         raise DataError(
             argument="X",
@@ -119,7 +117,7 @@ def training_rows(
             got=type(X).__name__,
             fix="tierank.read makes a data set from a file",
         )
-    if y is None and target is None and not isinstance(X, RankingDataset):
+    if y is None and table["target"] is None and not isinstance(X, RankingDataset):
         # The words are what scikit-learn's checks look for.
         raise DataError(
             f"{ranker} requires y to be passed, but the target y is None: give the ratings",
@@ -127,32 +125,27 @@ def training_rows(
             if is_table(X)
             else None,
         )
-    train = as_rows(X, y, qid, target, columns, ignore, **weights)
+    train = as_rows(X, y, qid, **table, **weights)
     train.check_rated()
     return train
 
 
-def validation_rows(
-    valid: Any,
-    train: RankingDataset,
-    has_queries: bool,
-    target: str | None,
-    columns: Columns | None,
-    ignore: Sequence[str] | None,
-) -> RankingDataset:
+def validation_rows(valid: Any, train: RankingDataset, has_queries: bool, table: dict[str, Any]) -> RankingDataset:
     """The validation data from the argument of ``fit``, with ratings; with query ids if the training data have them."""
     with of_validation():
         if isinstance(valid, RankingDataset):
             data = valid
-        elif (isinstance(valid, Sequence) and len(valid) in (2, 3)) or (target is not None and is_table(valid)):
+        elif (isinstance(valid, Sequence) and len(valid) in (2, 3)) or (
+            table["target"] is not None and is_table(valid)
+        ):
             X, y, qid = (*valid, None)[:3] if isinstance(valid, Sequence) else (valid, None, None)
             if qid is None and is_table(X):
-                qid = query_column(X, train.roles.get("query"), _no_query_ids(columns, ignore))
+                qid = query_column(X, train.roles.get("query"), _no_query_ids(table["columns"], table["ignore"]))
             if has_queries and qid is None:
                 expected = "(X, y, qid), as the training data have query ids"
                 how = "give them in valid, or beside `eval_set` as `eval_qid` or `eval_group`"
                 raise DataError(argument="valid", expected=expected, got="no qid", fix=how)
-            data = as_rows(X, y, qid, target if y is None else None, columns, ignore)
+            data = as_rows(X, y, qid, **(table if y is None else table | {"target": None}))
         else:
             fix = "give its ratings as well, or name them: fit(X, target=..., valid=...)" if is_table(valid) else None
             expected = "a RankingDataset or (X, y, qid)"
@@ -200,9 +193,10 @@ def as_rows(
     X: Any,
     y: Any,
     qid: Any,
-    target: str | None,
-    columns: Columns | None,
-    ignore: Sequence[str] | None,
+    *,
+    target: str | None = None,
+    columns: Columns | None = None,
+    ignore: Sequence[str] | None = None,
     **weights: Any,
 ) -> RankingDataset:
     """The data set, or one made from features, ratings and query ids, without the ignored columns.
