@@ -11,7 +11,7 @@ from sklearn.model_selection import cross_val_score
 
 import tierank
 from tierank import RANKERS, DataError, LambdaMART, ParameterError, UMart, URank
-from tierank.rankers.settings import HINTS
+from tierank.rankers.presets import HINTS
 
 TABLE = pd.DataFrame({"query": [1, 1, 1, 2, 2, 2], "rating": [0, 1, 2, 0, 1, 2], "price": [1.0, 2, 3, 4, 5, 6]})
 
@@ -150,11 +150,6 @@ def test_what_is_no_data_set_is_refused_with_how_to_make_one(function, parameter
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda data: UMart(100), r"^UMart: expected settings by name, such as .*=\.\.\., got 100 without a name$"),
-        (
-            lambda data: tierank.TreeRanker("urank", 5),
-            "^TreeRanker: expected settings by name, .* got 5 without a name$",
-        ),
         (
             lambda data: data.split("a", "b"),
             r"^shares: expected positive shares that sum to at most 1, such as 0.8 and 0.2, got \('a', 'b'\)",

@@ -246,11 +246,7 @@ class Checked(Kind):
 
 
 def _is_within(
-    value: float,
-    least: float | None,
-    most: float | None,
-    above: float | None = None,
-    below: float | None = None,
+    value: float, least: float | None, most: float | None, above: float | None = None, below: float | None = None
 ) -> bool:
     return (
         (least is None or value >= least)

@@ -72,7 +72,7 @@ from tierank.rankers.model import (
     TrainingStopped,
     check_callbacks,
 )
-from tierank.rankers.settings import refuse_unknown, why_no_attribute, why_no_setting
+from tierank.rankers.presets import refuse_unknown, why_no_attribute, why_no_setting
 from tierank.settings import (
     MOST_REPEATS,
     Checked,
@@ -294,16 +294,6 @@ class Ranker(BaseEstimator):
 
     def __new__(cls, *values: Any, **settings: Any) -> Self:
         """Check the names, so that a misspelt setting gets an error that names the right one."""
-        if values:
-            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-            n_positional = len([one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD])
-            if len(values) > n_positional and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
-                name = next((one.name for one in parameters if one.kind is one.KEYWORD_ONLY), "name")
-                raise ParameterError(
-                    where=cls.__name__,
-                    expected=f"settings by name, such as {name}=...",
-                    got=f"{values[n_positional]!r} without a name",
-                )
         cls._check_names(settings)
         instance: Self = super().__new__(cls)
         return instance
@@ -1048,7 +1038,5 @@ class JudgedRanker(SelectingRanker):
 
     seed: int = setting(0, Integer(0, LARGEST_SEED), "random seed")
     clip: float = setting(
-        10.0,
-        Number(1),
-        "largest weight of a click, 1 / propensity, where positions or propensities are given",
+        10.0, Number(1), "largest weight of a click, 1 / propensity, where positions or propensities are given"
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank import display as notebook
-from tierank.arrays import Floats
+from tierank.arrays import Floats, Rows
 from tierank.data.checks import feature_labels
 from tierank.data.columns import Category, ColumnTypes, Indicator
 from tierank.data.dataset import RankingDataset, check_dataset
@@ -129,11 +129,7 @@ class Explanation:
 
     def __str__(self) -> str:
         rows = [
-            [
-                self.features[j],
-                f"{self.contributions[j]:+.4f}",
-                *map(format_value, self.held(j)),
-            ]
+            [self.features[j], f"{self.contributions[j]:+.4f}", *map(format_value, self.held(j))]
             for j in self.top().tolist()
         ]
         heads = ["feature", "contribution", f"above: {self.above}", f"below: {self.below}"]
@@ -209,7 +205,7 @@ def explain_pair(
     rows = [_find_document(chosen, name) for name in (above, below)]
     if rows[0] == rows[1]:
         raise ParameterError(where=f"query {query!s}", expected="two documents", got=f"{above!r} twice")
-    return _explain(ranker, chosen, own, _scores(ranker, own), np.array(rows[:1]), np.array(rows[1:]))[0]
+    return _explain(ranker, chosen, own, np.array(rows[:1]), np.array(rows[1:]))[0]
 
 
 def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | None = 10) -> Explanations:
@@ -242,33 +238,24 @@ def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | 
     (True, True, (5,))
     """
     chosen, own = _list_of(ranker, data, query)
-    scores = _scores(ranker, own)
-    order = np.argsort(-scores, kind="stable")
+    order = np.argsort(-ranker.model_.predict(own, ranker.resources()), kind="stable")
     k = as_limit("k", k)
-    return _explain(ranker, chosen, own, scores, order[:-1][:k], order[1:][:k])
+    return _explain(ranker, chosen, own, order[:-1][:k], order[1:][:k])
 
 
-def explain_rows(
-    ranker: Ranker, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
-) -> list[Explanation]:
+def explain_rows(ranker: Ranker, data: RankingDataset, above: Rows, below: Rows) -> list[Explanation]:
     """Why some rows are ranked above others: pairs of rows of one query, counted from 0."""
     chosen, own = _list_of(ranker, data, data.query_ids[0])
-    return _explain(ranker, chosen, own, _scores(ranker, own), above, below)
+    return _explain(ranker, chosen, own, above, below)
 
 
-def _explain(
-    ranker: Ranker,
-    chosen: RankingDataset,
-    own: RankingDataset,
-    scores: Floats,
-    above: NDArray[np.int64],
-    below: NDArray[np.int64],
-) -> Explanations:
+def _explain(ranker: Ranker, chosen: RankingDataset, own: RankingDataset, above: Rows, below: Rows) -> Explanations:
     """Explanations of pairs of rows; ``own`` has the features that the ranker learned from."""
     if not len(above):
         return Explanations()
-    differences = scores[above] - scores[below]
-    contributions = ranker.model_.contributions(own, above, below, ranker.resources())
+    resources = ranker.resources()
+    scores = ranker.model_.predict(own, resources)
+    contributions = ranker.model_.contributions(own, above, below, resources)
     names = feature_labels(own.feature_names or ranker.seen_.feature_names, own.n_features)
     return Explanations(
         Explanation(
@@ -283,12 +270,8 @@ def _explain(
             values_below=own.features[b],
             kinds=own.kinds,
         )
-        for a, b, difference, shares in zip(above, below, differences, contributions, strict=True)
+        for a, b, difference, shares in zip(above, below, scores[above] - scores[below], contributions, strict=True)
     )
-
-
-def _scores(ranker: Ranker, data: RankingDataset) -> Floats:
-    return ranker.model_.predict(data, ranker.resources())
 
 
 def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[RankingDataset, RankingDataset]:

@@ -27,7 +27,7 @@ from tierank.losses.umart import GAIN
 from tierank.rankers.base import BASE, JudgedRanker, Ranker, fitted_copy, with_base
 from tierank.rankers.checkpoint import described_settings
 from tierank.rankers.model import FitContext, SavedModel, Seen
-from tierank.rankers.settings import Presets, network_presets
+from tierank.rankers.presets import Presets, network_presets
 from tierank.rankers.trees import LOSS, LOSS_SETTINGS, as_mapping
 from tierank.settings import (
     Between,

@@ -93,8 +93,9 @@ def train_trees(
         None if before is None or data is None else before.predict(data, Resources(n_jobs)) for data in (train, valid)
     ]
     params = for_data(params, train, copies=3 if query_features else 1)
-    with agreement(team):
-        _check_categories(train, params.get("categorical_feature", ()))
+    if numbers := params.get("categorical_feature"):
+        with agreement(team):
+            _check_categories(train, numbers)
     if query_features:
         if not context.seen.has_queries:
             raise DataError(argument="query_features", expected="query ids in fit", got="none")
@@ -131,8 +132,6 @@ def train_trees(
 
 def _check_categories(train: RankingDataset, numbers: list[int]) -> None:
     """Refuse categories so high that float32 cannot tell them apart: LightGBM would mix them up without a word."""
-    if not numbers:
-        return
     highest_of_each = np.fmax.reduce([np.fmax.reduce(rows[:, numbers], axis=0) for rows in chunks(train.features)])
     for number, highest in zip(numbers, highest_of_each.tolist(), strict=True):
         if highest >= MAX_LEVELS:

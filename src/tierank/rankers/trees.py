@@ -34,7 +34,7 @@ from tierank.losses.umart import (
 from tierank.rankers.base import Ranker, fitted_copy, with_base
 from tierank.rankers.checkpoint import described_settings
 from tierank.rankers.model import FitContext, SavedModel, Seen
-from tierank.rankers.settings import Presets, tree_presets, why_no_setting
+from tierank.rankers.presets import Presets, tree_presets, why_no_setting
 from tierank.rankers.tree_settings import TreeSettings, check_parameters, lightgbm_parameters
 from tierank.settings import Between, Checked, Choice, Number, Optional, declared, setting
 
@@ -146,7 +146,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
     def _refuse_idle(self, settings: Mapping[str, Any], names: Sequence[str], when: str) -> None:
         """Raise ``ParameterError`` if one of these settings, which then have no effect, is not its default."""
         for name in names:
-            if settings[name] not in (declared(self)[name].default, None):
+            if settings[name] not in (self.__dataclass_fields__[name].default, None):
                 raise ParameterError(f"has no effect with {when}", argument=name, fix=f"leave out `{name}`")
 
     def check_inputs(
@@ -170,12 +170,10 @@ class BoostedTrees(FittedTrees, TreeSettings):
                 got=type(start).__name__,
                 fix=f"{type(self).__name__}(base={type(start).__name__}()) grows trees on the scores of a ranker",
             )
-        if model.query_features != settings["query_features"]:
-            got = f"query_features={model.query_features}"
-            raise ParameterError(argument="start", expected="a model with the same `query_features`", got=got)
         before = [int(sign) for sign in head_fields(model.text).get("monotone_constraints", "").split()]
         now = [*(settings["monotone_constraints"] or ())] * (3 if model.query_features else 1)
         for same, is_so in (
+            ("`query_features`", model.query_features == settings["query_features"]),
             (
                 "`base`, which is not trained again",
                 described_settings(base) == described_settings(start.settings_.get("base")),
