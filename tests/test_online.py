@@ -34,7 +34,7 @@ from tierank.clicks import (
     simulate_clicks,
 )
 from tierank.clicks.offpolicy import new_ranks
-from tierank.rankers.smoothed_judgements import LEARNING_RATE, N_ROUNDS, expect_ratings
+from tierank.rankers.tree_training import LEARNING_RATE, N_ROUNDS, expect_ratings
 
 WITH_DOCUMENTS = sorted(set(CLICK_MODELS) - {"ctr"})
 
@@ -304,7 +304,7 @@ def test_twins_at_other_positions_have_an_order_too(sample, monkeypatch):
 def test_features_are_not_copied_for_predictions_from_similar_documents(monkeypatch):
     monkeypatch.setattr("tierank.rankers.lightgbm._SAMPLE", 200)
     monkeypatch.setattr("tierank.rankers.lightgbm._BATCH", 1 << 18)
-    monkeypatch.setattr("tierank.rankers.smoothed_judgements.N_ROUNDS", 2)
+    monkeypatch.setattr("tierank.rankers.tree_training.N_ROUNDS", 2)
     rng = np.random.default_rng(4)
     features = rng.random((8000, 300), np.float32)
     data = tierank.RankingDataset(features, features[:, 0], np.repeat(np.arange(400), 20))

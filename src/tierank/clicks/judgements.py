@@ -148,7 +148,7 @@ class Judgements:
             The documents with ratings; those that the log does not show are unjudged (NaN). Warns if less than half of
             what could be in both is in both.
         """
-        from tierank.rankers.smoothed_judgements import expect_ratings  # LightGBM takes a while to load
+        from tierank.rankers.tree_training import expect_ratings  # LightGBM takes a while to load
 
         documents = map(str, flat_ids(self.document).tolist())
         judged, wanted = list(zip(self.query.tolist(), documents, strict=True)), _keys_of(data)

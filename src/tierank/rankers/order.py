@@ -218,20 +218,18 @@ def share_seen(train: RankingDataset, other: RankingDataset, n_jobs: int | None 
     if train.n_features != other.n_features or not (train.is_rated and other.is_rated):
         return 0.0
     ranked = [np.flatnonzero(is_ordered(one.ratings, one.offsets)) for one in both]
-    few = max(2, _SEEN_SHARE * len(ranked[1]))
-    # The best documents first: they tell most queries apart, so that the features of the others are not read.
-    first, second = (_sum_up(*_hash_contents(*one, n_jobs, only_best=True)) for one in zip(both, ranked, strict=True))
-    is_known = np.isin(second, first)
-    if is_known.sum() <= few:
+    if not len(ranked[0]) or not len(ranked[1]):
         return 0.0
-    hashes, edges = _hash_contents(train, ranked[0], n_jobs)
+    (hashes, edges), (other_hashes, other_edges) = (
+        _hash_contents(one, queries, n_jobs) for one, queries in zip(both, ranked, strict=True)
+    )
     has_own = np.logical_or.reduceat(_counts(hashes) == 1, edges[:-1])
-    first = _sum_up(hashes, edges)
-    second = _sum_up(*_hash_contents(other, ranked[1][is_known], n_jobs))
+    first, second = _sum_up(hashes, edges), _sum_up(other_hashes, other_edges)
     n_seen = int(np.isin(second, first[has_own]).sum())
     # As many as training queries that have a twin among them may be equal by chance (Good and Turing).
     ratio = len(ranked[1]) / len(first)
     by_chance = int((_counts(first) > 1).sum()) * ratio
+    few = max(2, _SEEN_SHARE * len(ranked[1]))
     is_more = n_seen - by_chance > max(few, 3 * (2 * by_chance * (1 + ratio)) ** 0.5)
     return n_seen / len(ranked[1]) if is_more else 0.0
 
@@ -247,17 +245,11 @@ def is_ordered(ratings: NDArray[np.float64], offsets: Rows) -> NDArray[np.bool_]
     return np.asarray(np.fmin.reduceat(ratings, offsets[:-1]) < np.fmax.reduceat(ratings, offsets[:-1]))
 
 
-def _hash_contents(
-    data: RankingDataset, queries: Rows, n_jobs: int | None, *, only_best: bool = False
-) -> tuple[Hashes, Rows]:
-    """Hashes of the rows of some queries with their ratings, or of those with the highest rating; and the offsets."""
+def _hash_contents(data: RankingDataset, queries: Rows, n_jobs: int | None) -> tuple[Hashes, Rows]:
+    """Hashes of the rows of some queries with their ratings, and the offsets of the queries."""
     rows, edges = spans_of(np.asarray(data.offsets), queries)
-    ratings = data.ratings[rows]
-    if only_best and len(rows):
-        is_best = ratings == np.repeat(np.fmax.reduceat(ratings, edges[:-1]), np.diff(edges))
-        rows, ratings, edges = rows[is_best], ratings[is_best], np.concatenate([[0], is_best.cumsum()])[edges]
     hashes = np.empty((2, len(rows)), np.uint64)
-    hashes[:] = _known(ratings).view(np.uint64)
+    hashes[:] = _known(data.ratings[rows]).view(np.uint64)
     n_rows = rows_in(data.features, _KEPT_BYTES)
     for start in range(0, len(rows), n_rows):
         part = slice(start, start + n_rows)

@@ -28,7 +28,7 @@ else:
     from sklearn.model_selection import BaseCrossValidator
 
 
-def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
+def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> MetricScorer:
     """The mean of a metric as a scorer for scikit-learn's tools, which pass the query ids to it.
 
     It works with anything that predicts a number per row: a ranker, a pipeline, a search, a regressor.
@@ -42,7 +42,7 @@ def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
 
     Returns
     -------
-    Scorer
+    MetricScorer
         A callable ``(estimator, X, y, qid) -> float``.
 
     Examples
@@ -55,10 +55,10 @@ def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
     >>> tierank.scorer("err@5")(ranker, X, y, qid=qid) == by_hand
     True
     """
-    return Scorer(metric, rule)
+    return MetricScorer(metric, rule)
 
 
-class Scorer:
+class MetricScorer:
     """``(estimator, X, y, qid) -> float``: the mean of a metric over the queries, as by ``evaluate``.
 
     It requests ``qid`` from scikit-learn, and works with anything that predicts a number per row: rankers, a pipeline
@@ -102,7 +102,7 @@ class Scorer:
         # A name chosen by the caller applies to routing; the ranker itself calls them qid.
         return estimator.predict(X, **{"qid" if isinstance(routing, MetadataRequest) else asked.pop(): qid})
 
-    def set_score_request(self, *, qid: str | bool | None) -> Scorer:
+    def set_score_request(self, *, qid: str | bool | None) -> MetricScorer:
         """Set the name under which query ids are passed to scikit-learn's tools; True: ``qid``."""
         self._qid_name = qid
         return self
