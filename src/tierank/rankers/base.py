@@ -129,15 +129,11 @@ class Ranked(NamedTuple):
         return str(self)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        shown = self._columns()
-        return list(shown), [[_cell(value) for value in row] for row in zip(*shown.values(), strict=True)]
+        shown = self._columns() | {"score": [f"{score:.4f}" for score in self.score]}
+        return list(shown), [list(map(str, row)) for row in zip(*shown.values(), strict=True)]
 
-    def _columns(self) -> dict[str, NDArray[Any]]:
+    def _columns(self) -> dict[str, Any]:
         return {name: values for name, values in self._asdict().items() if values is not None}
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, (float, np.floating)) else str(value)
 
 
 # What an argument has to be that is not trained again.

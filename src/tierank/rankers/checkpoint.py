@@ -36,20 +36,9 @@ from tierank.rankers.model import FitContext
 
 # Attributes that Python itself adds to a class, and those that depend on the place in the file.
 _OF_PYTHON = {
-    "__abstractmethods__",
-    "__annotate__",
-    "__annotate_func__",
-    "__annotations__",
-    "__annotations_cache__",
-    "__dict__",
-    "__doc__",
-    "__firstlineno__",
-    "__module__",
-    "__qualname__",
-    "__static_attributes__",
-    "__weakref__",
-    "_abc_impl",
-}
+    "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__",
+    "__doc__", "__firstlineno__", "__module__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl",
+}  # fmt: skip
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _OURS = __name__.partition(".")[0]
 

@@ -153,9 +153,11 @@ def _compare(answers: Sequence[Facts], team: Team) -> None:
     differing: dict[int, list[str]] = {}
     for area in answers[0]["facts"]:
         facts = [answer["facts"].get(area) for answer in answers]
-        usual = _usual(facts)
+        texts = [_text(own) for own in facts]
+        # The first of the processes with the most common facts; of equally large groups, that of process 0.
+        usual = texts.index(Counter(texts).most_common(1)[0][0])
         for number, own in enumerate(facts):
-            if _text(own) != _text(facts[usual]):
+            if texts[number] != texts[usual]:
                 words = "; ".join(_differences(own, facts[usual]))
                 differing.setdefault(number, []).append(f"the {area} differ from those of process {usual}: {words}")
     if not differing:
@@ -181,12 +183,6 @@ def _check_parts(area: str, answers: Sequence[Facts], team: Team) -> None:
             )
 
 
-def _usual(facts: Sequence[Any]) -> int:
-    """The first of the processes with the most common facts; of equally large groups, that of process 0."""
-    texts = [_text(own) for own in facts]
-    return texts.index(Counter(texts).most_common(1)[0][0])
-
-
 def _text(fact: Any) -> str:
     return json.dumps(fact, sort_keys=True)
 
@@ -195,25 +191,21 @@ def _differences(own: Facts | None, usual: Facts | None) -> list[str]:
     """What one process has and what was expected, by name."""
     if own is None or usual is None:
         return ["none, expected some" if own is None else "some, expected none"]
-    names = [name for name in usual | own if _text(_found(name, own)) != _text(_found(name, usual))]
-    told = [_difference(name, own, usual) for name in names[:_LISTED]]
-    return told + ([f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else [])
-
-
-def _found(name: str, facts: Facts) -> list[Any]:
-    return [facts[name]] if name in facts else []
-
-
-def _difference(name: str, own: Facts, usual: Facts) -> str:
-    if name not in own:
-        return f"no {name}, expected {_shown(usual[name])}"
-    if name not in usual:
-        return f"{name} {_shown(own[name])}, expected none"
-    if name in _COUNTS and isinstance(own[name], int) and isinstance(usual[name], int):
-        return f"{own[name]:,} {name}, expected {usual[name]:,}"
-    if _shown(own[name]) == _shown(usual[name]):
-        return f"other {name}"
-    return f"{name} {_shown(own[name])}, expected {_shown(usual[name])}"
+    told = []
+    for name in usual | own:
+        here, there = ([facts[name]] if name in facts else [] for facts in (own, usual))
+        if _text(here) == _text(there):
+            continue
+        has, expected = (_shown(*values) if values else None for values in (here, there))
+        if has is None:
+            told.append(f"no {name}, expected {expected}")
+        elif expected is None:
+            told.append(f"{name} {has}, expected none")
+        elif name in _COUNTS and isinstance(own[name], int) and isinstance(usual[name], int):
+            told.append(f"{own[name]:,} {name}, expected {usual[name]:,}")
+        else:
+            told.append(f"other {name}" if has == expected else f"{name} {has}, expected {expected}")
+    return told[:_LISTED] + ([f"and {len(told) - _LISTED} more"] if len(told) > _LISTED else [])
 
 
 def _shown(value: Any) -> str:

@@ -51,15 +51,9 @@ from tierank.transforms import add_query_copies
 
 # With these LightGBM draws random numbers or remembers splits; without them one booster is equivalent to several.
 _REMEMBERED = (
-    "bagging_freq",
-    "data_sample_strategy",
-    "feature_fraction",
-    "feature_fraction_bynode",
-    "extra_trees",
-    "stochastic_rounding",
-    "cegb_penalty_feature_lazy",
-    "cegb_penalty_feature_coupled",
-)
+    "bagging_freq", "data_sample_strategy", "feature_fraction", "feature_fraction_bynode", "extra_trees",
+    "stochastic_rounding", "cegb_penalty_feature_lazy", "cegb_penalty_feature_coupled",
+)  # fmt: skip
 # One more than the largest seed that LightGBM accepts.
 _SEEDS = 2**31
 
