@@ -46,7 +46,14 @@ from tierank.rankers.order import canonical_rows, join_contents, judged_rows
 from tierank.rankers.selection import Judging, Selection, compared_by, make_judge, means_of
 from tierank.rankers.team_checks import agreement
 from tierank.rankers.tree_model import TreeModel
-from tierank.rankers.tree_settings import STRETCH, contents_of_files, for_data, for_size, threads_for
+from tierank.rankers.tree_settings import (
+    STRETCH,
+    contents_of_files,
+    for_data,
+    for_size,
+    lightgbm_parameters,
+    threads_for,
+)
 from tierank.transforms import add_query_copies
 
 # With these LightGBM draws random numbers or remembers splits; without them one booster is equivalent to several.
@@ -59,18 +66,15 @@ _SEEDS = 2**31
 
 
 def train_trees(
-    settings: dict[str, Any],
-    params: dict[str, Any],
     objective: Objective,
     train: RankingDataset,
     valid: RankingDataset | None,
     context: FitContext,
     base: FittedModel | None,
 ) -> TreeModel:
-    """Grow trees.
-
-    ``params`` are LightGBM's; ``train`` and ``valid`` are the parts of this process; trees add to ``base``, if given.
-    """
+    """Grow trees. ``train`` and ``valid`` are the parts of this process; trees add to ``base``, if given."""
+    settings = context.settings
+    params = lightgbm_parameters(settings)
     contents_of_files(params)
     team, n_jobs, query_features = context.team, settings["n_jobs"], settings["query_features"]
     if team.size > 1 and train.position is not None and train.propensity is None:
@@ -95,20 +99,20 @@ def train_trees(
             raise DataError(argument="query_features", expected="query ids in fit", got="none")
         train = add_query_copies(train, n_jobs)
         valid = None if valid is None else add_query_copies(valid, n_jobs)
-    size = train.n_documents, train.n_features
-    with training_threads(threads_for(n_jobs, *size)) as threads:
-        params |= for_size(params, *size) | {"num_threads": threads}
+    n_documents, n_features = train.features.shape
+    with training_threads(threads_for(n_jobs, n_documents, n_features)) as threads:
+        params |= for_size(params, n_documents, n_features) | {"num_threads": threads}
         try:
             data = BinnedData(train, valid, objective, params, n_jobs, team)
             with connected(team, params) as params_of_team:
-                trainer = TreeTrainer(data, judge, objective, params_of_team, settings, context, starts)
+                trainer = TreeTrainer(data, judge, objective, params_of_team, context, starts)
                 trainer.boost()
         except lightgbm.basic.LightGBMError as error:
             what = " ".join(str(error).split()).split(" at /")[0]
             expected = "settings and data that it does not refuse"
             raise ParameterError(where="LightGBM", expected=expected, got=what) from None
     state = trainer.state
-    n_judged = train.n_documents - train.n_unjudged
+    n_judged = n_documents - train.n_unjudged
     this = {"rank": team.rank, "host": team.host, "pid": os.getpid(), "queries": train.n_queries, "documents": n_judged}
     processes = team.all_gather(this)
     is_sampled = params.get("bagging_freq") or params.get("data_sample_strategy", "bagging") != "bagging"
@@ -214,7 +218,6 @@ class TreeTrainer:
         judge: Judging | None,
         objective: Objective,
         params: dict[str, Any],
-        settings: dict[str, Any],
         context: FitContext,
         starts: list[Floats | None],
     ) -> None:
@@ -223,10 +226,10 @@ class TreeTrainer:
         # Whether some feature distinguishes documents.
         self.has_splits = any(self.train.feature_num_bin(k) > 1 for k in range(self.train.num_feature()))
         self.is_in_stretches = any(params.get(name) for name in _REMEMBERED)
-        self.settings, self.context, self.checkpoint = settings, context, None
+        self.settings, self.context, self.checkpoint = context.settings, context, None
         self.state = TrainerState()
         if context.checkpoint is not None:
-            self.checkpoint = TreeCheckpoint(context, settings, data, params)
+            self.checkpoint = TreeCheckpoint(context, data, params)
             self.state = self.checkpoint.read() or self.state
         self.objective.load_state(self.state.objective)
         context.callbacks.stopped |= self.state.stopped
@@ -357,12 +360,10 @@ def exact_in_sums(values: NDArray[np.float32]) -> NDArray[np.float32]:
 class TreeCheckpoint(Checkpoint):
     """The checkpoint of a run of trees after a stretch."""
 
-    def __init__(
-        self, context: FitContext, settings: dict[str, Any], data: BinnedData, params: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, context: FitContext, data: BinnedData, params: Mapping[str, Any]) -> None:
         start = [] if context.start is None else [{"start": context.start.digest()}]
         made_of = [*data.contents, lightgbm.__version__, contents_of_files(params), *start]
-        super().__init__(context, settings, made_of)
+        super().__init__(context, context.settings, made_of)
         self.n_features = data.train.num_feature()
 
     def write(self, state: TrainerState) -> None:

@@ -35,7 +35,7 @@ from tierank.rankers.base import Ranker, fitted_copy, with_base
 from tierank.rankers.checkpoint import described_settings
 from tierank.rankers.model import FitContext, SavedModel, Seen
 from tierank.rankers.presets import Presets, tree_presets, why_no_setting
-from tierank.rankers.tree_settings import TreeSettings, check_parameters, lightgbm_parameters
+from tierank.rankers.tree_settings import TreeSettings, check_parameters
 from tierank.settings import Between, Checked, Choice, Number, Optional, declared, setting
 
 if TYPE_CHECKING:
@@ -203,8 +203,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
             else:
                 base_model = base.fit_model(train, valid, context.of_base(base))
             context = replace(context.inside("trees"), start=start)
-        params, objective = lightgbm_parameters(settings), self.objective(settings)
-        return train_trees(settings, params, objective, *parts, context, base_model)
+        return train_trees(self.objective(settings), *parts, context, base_model)
 
     def restore_model(self, saved: SavedModel) -> TreeModel:
         """The trees of a model folder."""
