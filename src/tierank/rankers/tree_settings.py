@@ -96,7 +96,7 @@ class _Groups(Kind):
         return tuple(_Features().check(name, group) for group in groups)
 
 
-class _Text(Kind):
+class _Pattern(Kind):
     """A text, or a path, that matches a pattern as a whole."""
 
     def __init__(self, expected: str, pattern: str) -> None:
@@ -117,8 +117,8 @@ _OF_FEATURES = (_NUMBERS, _SIGNS, _EACH_BIN)
 _METHOD = Choice(["basic", "intermediate", "advanced"])
 _PENALTIES = "cegb_penalty_split cegb_penalty_feature_lazy cegb_penalty_feature_coupled"
 # LightGBM cuts names at spaces and '=', and cannot read back a model with quotes in them.
-_FILE = Optional(_Text("a file name without spaces, quotes, backslashes and '='", r"""[^\s='"\\]+"""))
-_GPUS = _Text("numbers of GPUs with commas between them", r"[\d,]*")
+_FILE = Optional(_Pattern("a file name without spaces, quotes, backslashes and '='", r"""[^\s='"\\]+"""))
+_GPUS = _Pattern("numbers of GPUs with commas between them", r"[\d,]*")
 _COL_WISE = Optional(
     _FLAG, "True for goss, for more than 2^30 values, and for feature_fraction <= 0.5; else whichever way is faster"
 )
