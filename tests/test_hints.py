@@ -150,6 +150,11 @@ def test_what_is_no_data_set_is_refused_with_how_to_make_one(function, parameter
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda data: UMart(100), r"^UMart: expected settings by name, such as .*=\.\.\., got 100 without a name$"),
+        (
+            lambda data: tierank.TreeRanker("urank", 5),
+            "^TreeRanker: expected settings by name, .* got 5 without a name$",
+        ),
         (
             lambda data: data.split("a", "b"),
             r"^shares: expected positive shares that sum to at most 1, such as 0.8 and 0.2, got \('a', 'b'\)",

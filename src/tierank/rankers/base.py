@@ -290,6 +290,16 @@ class Ranker(BaseEstimator):
 
     def __new__(cls, *values: Any, **settings: Any) -> Self:
         """Check the names, so that a misspelt setting gets an error that names the right one."""
+        if values:
+            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            n_positional = len([one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD])
+            if len(values) > n_positional and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+                name = next((one.name for one in parameters if one.kind is one.KEYWORD_ONLY), "name")
+                raise ParameterError(
+                    where=cls.__name__,
+                    expected=f"settings by name, such as {name}=...",
+                    got=f"{values[n_positional]!r} without a name",
+                )
         cls._check_names(settings)
         instance: Self = super().__new__(cls)
         return instance
