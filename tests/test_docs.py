@@ -26,6 +26,7 @@ RUN = [
         for name in (
             "start",
             "tutorial-shop",
+            "tutorial-text",
             "tutorial-compare",
             "columns",
             "weights",

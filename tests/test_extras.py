@@ -68,7 +68,8 @@ def test_every_extra_is_one_of_the_project():
     core = " ".join(PROJECT["dependencies"])
     for library, extra in EXTRAS.items():
         assert library not in core.split()
-        assert any(line.startswith((library, f"{library}[")) for line in PROJECT["optional-dependencies"][extra])
+        package = library.replace("_", "-")
+        assert any(line.startswith((package, f"{package}[")) for line in PROJECT["optional-dependencies"][extra])
 
 
 def test_trees_and_pages_need_no_extra(tmp_path):

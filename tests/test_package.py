@@ -45,7 +45,7 @@ LAYERS = [
 ]
 HOMES = {
     "numba": {"kernels"},
-    "torch": {"paper", "losses", "networks", "rankers", "distributed"},
+    "torch": {"paper", "losses", "networks", "rankers", "distributed", "integrations"},
     "lightgbm": {"rankers"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
@@ -54,6 +54,8 @@ HOMES = {
     "mlflow": {"integrations"},
     "pyterrier": {"integrations"},
     "tensorboardX": {"integrations"},
+    "sentence_transformers": {"data", "integrations"},
+    "huggingface_hub": {"data"},
 }
 
 

@@ -1,6 +1,6 @@
 """tierank: learning to rank with boosted trees, neural networks and blends.
 
-    data      RankingDataset, read, read_fold, write, Columns, make_ranking, describe, profile
+    data      RankingDataset, read, read_fold, write, Columns, TextEncoder, make_ranking, describe, profile
     rankers   UMart (start here), Blend, LambdaMART, LinearRanker, URank and others; load, tune, distill
     results   evaluate, compare, choose, cross_validate, tabulate, write_report, plot_history
     models    ranker.rank, explain_pair, ranker.export, verify, adopt, from_lightgbm
@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from tierank.data.columns import Columns as Columns
     from tierank.data.dataset import RankingDataset as RankingDataset
     from tierank.data.team import Team as Team
+    from tierank.data.vectors import TextEncoder as TextEncoder
     from tierank.errors import ColumnWarning as ColumnWarning
     from tierank.errors import DataError as DataError
     from tierank.errors import NotFittedError as NotFittedError
     from tierank.errors import ParameterError as ParameterError
     from tierank.errors import ProcessError as ProcessError
+    from tierank.errors import SingleFeatureWarning as SingleFeatureWarning
     from tierank.errors import TeamError as TeamError
     from tierank.errors import TierankError as TierankError
     from tierank.errors import WriteError as WriteError
@@ -141,9 +143,13 @@ __version__ = "0.2.0.dev0"
 # Where each public name lives; the block above says the same to type checkers and editors.
 _NAMES = {
     "data.columns": "Columns",
+    "data.vectors": "TextEncoder",
     "data.dataset": "RankingDataset",
     "metrics.description": "Change describe Description Drift Profile profile",
-    "errors": "ColumnWarning DataError NotFittedError ParameterError ProcessError TeamError TierankError WriteError",
+    "errors": (
+        "ColumnWarning DataError NotFittedError ParameterError ProcessError SingleFeatureWarning TeamError TierankError"
+        " WriteError"
+    ),
     "experiments": "choose Choice cross_validate Run side_by_side tune Tuning",
     "export": "TARGETS verify",
     "export.proof": "Proof",

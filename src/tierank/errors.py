@@ -273,6 +273,13 @@ class ColumnWarning(UserWarning):
     """
 
 
+class SingleFeatureWarning(UserWarning):
+    """A warning that a single feature ranks the validation data better than the ranker that was trained.
+
+    ``warnings.simplefilter("ignore", tierank.SingleFeatureWarning)`` silences it.
+    """
+
+
 class TeamError(TierankError):
     """A process of a training team ended, does not answer, or was given different data or settings."""
 

@@ -46,6 +46,7 @@ EXTRAS = {
     "uvicorn": "serve",
     "mlflow": "mlflow",
     "tensorboardX": "tensorboard",
+    "sentence_transformers": "text",
 }
 
 

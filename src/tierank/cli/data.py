@@ -113,14 +113,14 @@ def reading_options(options: argparse.Namespace) -> dict[str, Any]:
         column that says how much queries count (default: query_weight)
     --features A,B, --ignore A,B, --zero-based : io:read
     --categories A,B, --dates A,B, --date-parts P,P, --now NAME, --means A,B : data/columns:Columns
-    --similarities Q:D,..., --measures M,M, --texts Q:D,... : data/columns:Columns
+    --similarities Q:D,..., --measures M,M, --texts Q:D,..., --encoder NAME : data/columns:Columns
     --no-cache : switch, as cache, default True
         neither use nor write the binary cache
     """
     from tierank.data.columns import Columns
 
     names = ("format", "query", "rating", "document", "features", "ignore", "zero_based", "cache")
-    columns = ("categories", "dates", "date_parts", "now", "means", "similarities", "measures", "texts")
+    columns = ("categories", "dates", "date_parts", "now", "means", "similarities", "measures", "texts", "encoder")
     declared = {name: getattr(options, name) for name in columns if getattr(options, name)}
     chosen = {name: getattr(options, name) for name in names}
     of_rows = {name: getattr(options, name, None) for name in ("position", "row_weight", "query_weight")}

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +130,8 @@ class Text(Category):
         Whether the texts are a feature themselves, in addition to the match features.
     documents : tuple of str
         For texts of queries: the columns with the texts of documents that they are matched with.
+    encoder : str, default ""
+        The name of the text encoder whose vectors are compared; none if empty.
     """
 
     NAME: ClassVar[str] = "text"
@@ -137,10 +139,12 @@ class Text(Category):
 
     learned_as: str = "matches"
     documents: tuple[str, ...] = ()
+    encoder: str = ""
 
     def declared(self, feature: str) -> dict[str, Sequence[Any]]:
         """Pairs of texts, and whether the texts are a feature themselves."""
         pairs: dict[str, Sequence[Any]] = {"texts": [(feature, document) for document in self.documents]}
+        pairs |= {"encoder": [self.encoder]} if self.encoder else {}
         argument = {"levels": "categories", "mean": "means"}.get(self.learned_as)
         return pairs if argument is None else {**pairs, argument: [feature]}
 
@@ -149,7 +153,33 @@ class Text(Category):
 
 
 @dataclass(frozen=True)
-class Match(ColumnType):
+class TextPair(ColumnType):
+    """How well the text of a document matches the text of a query, by what ``digest`` identifies."""
+
+    query: str
+    document: str
+    part: str
+
+    @property
+    def feature(self) -> str:
+        """The name of the feature."""
+        return f"{self.query}~{self.document}.{self.part}"
+
+    @property
+    def digest(self) -> str:
+        """The digest of what the texts are compared with."""
+        raise NotImplementedError
+
+    def declared(self, feature: str) -> dict[str, Sequence[Any]]:
+        """A pair of texts."""
+        return {"texts": [(self.query, self.document)]}
+
+    def __str__(self) -> str:
+        return f"{self.part} of {self.query} and {self.document}"
+
+
+@dataclass(frozen=True)
+class Match(TextPair):
     """How well the text of a document matches the text of a query, by statistics of the training documents.
 
     Parameters
@@ -164,22 +194,37 @@ class Match(ColumnType):
 
     NAME: ClassVar[str] = "match"
 
-    query: str
-    document: str
-    part: str
     statistics: str
 
-    @property
-    def feature(self) -> str:
-        """The name of the feature."""
-        return f"{self.query}~{self.document}.{self.part}"
+    digest = property(lambda self: self.statistics)
+
+
+@dataclass(frozen=True)
+class Encoded(TextPair):
+    """How alike the vectors of the text of a query and of a document are.
+
+    Parameters
+    ----------
+    query, document : str
+        The columns with texts of queries and of documents.
+    part : str
+        How they are compared: ``cosine`` or ``list_cosine``.
+    encoder : str
+        The name of the text encoder.
+    weights : str
+        The digest of its weights.
+    """
+
+    NAME: ClassVar[str] = "encoded"
+
+    encoder: str
+    weights: str
+
+    digest = property(lambda self: self.weights)
 
     def declared(self, feature: str) -> dict[str, Sequence[Any]]:
-        """A pair of texts."""
-        return {"texts": [(self.query, self.document)]}
-
-    def __str__(self) -> str:
-        return f"{self.part} of {self.query} and {self.document}"
+        """A pair of texts, and the encoder."""
+        return super().declared(feature) | {"encoder": [self.encoder]}
 
 
 @dataclass(frozen=True)
@@ -445,7 +490,21 @@ class Similarity(ColumnType):
 ColumnTypes = Mapping[str, ColumnType]
 
 COLUMN_TYPES = {
-    one.NAME: one for one in (Category, Text, Match, Indicator, Mean, Date, Age, Elapsed, DatePart, Element, Similarity)
+    one.NAME: one
+    for one in (
+        Category,
+        Text,
+        Match,
+        Encoded,
+        Indicator,
+        Mean,
+        Date,
+        Age,
+        Elapsed,
+        DatePart,
+        Element,
+        Similarity,
+    )
 }
 
 
@@ -471,9 +530,10 @@ def kinds_from_json(given: Any, features: Sequence[str] | None) -> dict[str, Col
         for name, described in dict(given).items():
             made = COLUMN_TYPES[described["kind"]]
             types = {one.name: str(one.type) for one in fields(made)}
-            if {"kind", *types} != described.keys():
+            if not described.keys() <= {"kind", *types}:
                 raise KeyError
-            kinds[name] = made(**{field: _from_json(described[field], kind) for field, kind in types.items()})
+            given_fields = {field: kind for field, kind in types.items() if field in described}
+            kinds[name] = made(**{field: _from_json(described[field], kind) for field, kind in given_fields.items()})
     except (KeyError, TypeError, ValueError):
         expected = "kinds of features"
         raise DataError(argument="columns", expected=expected, got="a damaged description") from None
@@ -544,8 +604,11 @@ class Columns:
         Columns of texts that are always replaced by the mean rating of each text in other queries, even if they have
         few different texts.
     texts : sequence of (str, str), default ()
-        Pairs of columns, the text of a query and the text of a document: features say how well the two match. The
-        column of query ids may be used as the first.
+        Pairs of columns, the text of a query and the text of a document, or a mapping from the first to the second:
+        features say how well the two match. The column of query ids may be used as the first.
+    encoder : str, path, callable or TextEncoder, optional
+        What turns these texts into vectors, which are compared too: the folder or the name of a sentence-transformers
+        model on this machine, or a function from a list of texts to a vector for each.
 
     Examples
     --------
@@ -561,9 +624,12 @@ class Columns:
     similarities: Sequence[tuple[str, str]] = ()
     measures: Sequence[str] = ("cosine",)
     means: Sequence[str] = ()
-    texts: Sequence[tuple[str, str]] = ()
+    texts: Sequence[tuple[str, str]] | Mapping[str, str] = ()
+    encoder: Any = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.texts, Mapping):
+            object.__setattr__(self, "texts", tuple(self.texts.items()))
         for name in ("categories", "dates", "date_parts", "vectors", "measures", "means"):
             given = getattr(self, name)
             if not _is_list(given) or not all(isinstance(one, str) for one in given):
@@ -587,6 +653,14 @@ class Columns:
             raise ParameterError(argument="now", expected="the name of a column, or None", got=repr(self.now))
         if self.measures != Columns.measures and not self.similarities:
             raise ParameterError(argument="measures", expected="`similarities` to measure", got="none")
+        if self.encoder is not None:
+            if not self.texts:
+                raise ParameterError(argument="encoder", expected="`texts` to encode", got="none")
+            if not isinstance(self.encoder, str):
+                from tierank.data.vectors import TextEncoder
+
+                own = self.encoder if isinstance(self.encoder, TextEncoder) else TextEncoder(self.encoder)
+                object.__setattr__(self, "encoder", own.name)
         declared: dict[str, str] = {}
         for argument in ("categories", "means", "dates"):
             for name in getattr(self, argument):
@@ -605,8 +679,9 @@ class Columns:
 
     def matched(self) -> dict[str, tuple[str, ...]]:
         """The columns of ``texts``, each with the columns that it is matched with."""
-        columns = dict.fromkeys(column for pair in self.texts for column in pair)
-        return {name: tuple(document for query, document in self.texts if query == name) for name in columns}
+        pairs = cast("Sequence[tuple[str, str]]", self.texts)
+        columns = dict.fromkeys(column for pair in pairs for column in pair)
+        return {name: tuple(document for query, document in pairs if query == name) for name in columns}
 
     def to_json(self) -> dict[str, Any]:
         """The declarations that differ from their defaults, as plain values for JSON."""

@@ -27,11 +27,13 @@ from tierank.data.columns import (
     DatePart,
     Elapsed,
     Element,
+    Encoded,
     Indicator,
     Match,
     Mean,
     Similarity,
     Text,
+    TextPair,
     kinds_from_json,
     kinds_to_json,
     occurring,
@@ -39,6 +41,7 @@ from tierank.data.columns import (
 )
 from tierank.data.dataset import RankingDataset
 from tierank.data.text import BM25Statistics
+from tierank.data.vectors import VECTOR_PARTS, TextEncoder, similarities
 from tierank.errors import DataError
 from tierank.kernels.texts import PARTS
 
@@ -117,7 +120,7 @@ class ColumnEncoder:
     def expand(self, data: RankingDataset) -> RankingDataset:
         """The data with the features that the model computes from texts: matches, and 0/1 features of levels."""
         names = data.feature_names or ()
-        matches = [kind for name, kind in self.kinds.items() if isinstance(kind, Match) and name not in names]
+        matches = [kind for name, kind in self.kinds.items() if isinstance(kind, TextPair) and name not in names]
         if names and matches:
             data = _with_matches(data, matches, self.statistics)
         wanted: dict[str, list[Indicator]] = {}
@@ -152,6 +155,11 @@ class ColumnEncoder:
             raise DataError(expected=expected, got="features without names")
         return data.with_features(features, data.feature_names, self.kinds)
 
+    @property
+    def needs_list(self) -> bool:
+        """Whether a feature depends on the other documents of the query."""
+        return any(isinstance(kind, Encoded) and kind.part == "list_cosine" for kind in self.kinds.values())
+
     def raw_kinds(self, names: tuple[str, ...]) -> Mapping[str, ColumnType | None]:
         """The types to read from a table, before ``expand`` and ``apply``."""
         kinds: dict[str, ColumnType | None] = {}
@@ -159,7 +167,7 @@ class ColumnEncoder:
             kind = self.kinds.get(name)
             if isinstance(kind, Indicator):
                 kinds[kind.column] = Category()
-            elif isinstance(kind, Match):
+            elif isinstance(kind, TextPair):
                 for column in kind.sources(name):
                     kinds.setdefault(column, Text())
             else:
@@ -176,10 +184,11 @@ class ColumnEncoder:
         for name, kind in self.kinds.items():
             for argument, values in kind.declared(name).items():
                 declared[argument] |= dict.fromkeys(values)
-        now = next(iter(declared.pop("now")), None)
+        now, encoder = (next(iter(declared.pop(argument)), None) for argument in ("now", "encoder"))
         paired = {column for pair in declared["similarities"] for column in pair}
         declared["vectors"] = {name: None for name in declared["vectors"] if name in paired}
-        return Columns(**{argument: tuple(values) for argument, values in declared.items() if values}, now=now)
+        lists: dict[str, Any] = {argument: tuple(values) for argument, values in declared.items() if values}
+        return Columns(**lists, now=now, encoder=encoder)
 
     def to_json(self) -> dict[str, Any]:
         """The encoder as plain values for JSON; ``from_json`` reads them."""
@@ -198,6 +207,10 @@ class ColumnEncoder:
         kinds = kinds_from_json(given, names)
         matches = {name: kind for name, kind in kinds.items() if isinstance(kind, Match)}
         statistics = _read_statistics(files[_TEXTS]) if matches and _TEXTS in files else {}
+        for name, encoded in kinds.items():
+            if isinstance(encoded, Encoded) and (encoded.part not in VECTOR_PARTS or encoded.feature != name):
+                expected = f"a similarity of vectors for the feature {name!r}"
+                raise DataError(argument="columns", expected=expected, got=f"{encoded}")
         for name, kind in matches.items():
             if kind.part not in PARTS or kind.feature != name or kind.statistics not in statistics:
                 expected = f"statistics of texts for the feature {name!r}"
@@ -228,7 +241,7 @@ def _is_convertible(held: ColumnType | None, wanted: ColumnType | None, values: 
         raw = None if wanted is None else wanted.raw
         return held == raw or (isinstance(held, Category) and isinstance(raw, Category))
     # Numbers may have been computed elsewhere; where all are missing, they are neither texts nor numbers.
-    return isinstance(wanted, (Elapsed, DatePart, Element, Similarity, Match)) or bool(np.isnan(values).all())
+    return isinstance(wanted, (Elapsed, DatePart, Element, Similarity, TextPair)) or bool(np.isnan(values).all())
 
 
 def _with_matches_learned(train: RankingDataset) -> tuple[RankingDataset, Mapping[str, BM25Statistics]]:
@@ -241,7 +254,13 @@ def _with_matches_learned(train: RankingDataset) -> tuple[RankingDataset, Mappin
     for document in dict.fromkeys(document for _, document in pairs):
         codes, kind = _category(train, document)
         of_column[document] = BM25Statistics.learn(kind.levels[code] for code in occurring(codes))
-    matches = [Match(*pair, part, of_column[pair[1]].digest) for pair in pairs for part in PARTS]
+    matches: list[TextPair] = [Match(*pair, part, of_column[pair[1]].digest) for pair in pairs for part in PARTS]
+    for pair in pairs:
+        if texts[pair[0]].encoder:
+            encoder = TextEncoder.of(texts[pair[0]].encoder)
+            # All rows as one list, if there are no query ids, are no list.
+            parts = VECTOR_PARTS if train.n_queries > 1 else VECTOR_PARTS[:1]
+            matches += [Encoded(*pair, part, encoder.name, encoder.digest) for part in parts]
     statistics = {one.digest: one for one in of_column.values()}
     train = _with_matches(train, matches, statistics)
     kinds = {
@@ -255,17 +274,24 @@ def _with_matches_learned(train: RankingDataset) -> tuple[RankingDataset, Mappin
 
 
 def _with_matches(
-    data: RankingDataset, matches: Sequence[Match], statistics: Mapping[str, BM25Statistics]
+    data: RankingDataset, matches: Sequence[TextPair], statistics: Mapping[str, BM25Statistics]
 ) -> RankingDataset:
-    """The data with match features appended."""
+    """The data with match features appended, and the similarities of vectors."""
     columns: list[NDArray[np.float32]] = [data.features]
-    by_pair: dict[tuple[str, str, str], list[Match]] = {}
+    by_pair: dict[tuple[str, ...], list[TextPair]] = {}
     for one in matches:
-        by_pair.setdefault((one.query, one.document, one.statistics), []).append(one)
-    for (query, document, digest), wanted in by_pair.items():
+        by_pair.setdefault((one.query, one.document, one.NAME, one.digest), []).append(one)
+    for (query, document, _, digest), wanted in by_pair.items():
         sides = [_present(*_category(data, column)) for column in (query, document)]
-        made = statistics[digest].match_numbered(*sides[0], *sides[1])
-        columns.append(made[:, [PARTS.index(one.part) for one in wanted]])
+        if isinstance(wanted[0], Encoded):
+            encoder = TextEncoder.of(wanted[0].encoder, digest)
+            vectors = [encoder.vectors(texts)[numbers] for texts, numbers in sides]
+            offsets = data.offsets if any(one.part == "list_cosine" for one in wanted) else None
+            alike = similarities(vectors[0], vectors[1], offsets)
+            columns.append(np.column_stack([alike[one.part] for one in wanted]).astype(np.float32))
+        else:
+            made = statistics[digest].match_numbered(*sides[0], *sides[1])
+            columns.append(made[:, [PARTS.index(one.part) for one in wanted]])
     ordered = [one for wanted in by_pair.values() for one in wanted]
     names = [*(data.feature_names or ()), *(one.feature for one in ordered)]
     kinds = {**data.kinds, **{one.feature: one for one in ordered}}

@@ -326,7 +326,8 @@ class TableColumns:
         learned_as = "mean" if name in declared.means else "levels" if name in declared.categories else None
         matched = declared.matched()
         if name in matched:
-            return {name: Text(learned_as=learned_as or "matches", documents=matched[name])}
+            encoder = declared.encoder or ""
+            return {name: Text(learned_as=learned_as or "matches", documents=matched[name], encoder=encoder)}
         values = as_column(self._table, name, self.names)
         known = (value for value in values.ravel() if not is_missing(value))
         first = next(known, None) if values.ndim == 1 else None

@@ -1,6 +1,6 @@
 """Names of metrics in trackers.
 
-Integrations with experiment trackers and PyTerrier; each module needs its own library.
+Integrations with experiment trackers, PyTerrier and sentence-transformers; each module needs its own library.
 """
 
 from __future__ import annotations
@@ -34,4 +34,4 @@ def tracked_values(step: Step) -> Iterator[tuple[str, float]]:
         yield "/".join([*place, tracked_name(name)]), float(value)
 
 
-__getattr__ = loaded_on_use(__name__, "mlflow", "pyterrier", "tensorboard")
+__getattr__ = loaded_on_use(__name__, "mlflow", "pyterrier", "sentence_transformers", "tensorboard")

@@ -443,7 +443,8 @@ class Ranker(BaseEstimator):
         """Learn to rank.
 
         Warns (``ColumnWarning``) if named columns look like ids or outcomes, are constant, or leak the ratings. Warns
-        too if training queries are among the validation data, with the same features and ratings.
+        too if training queries are among the validation data, with the same features and ratings, and
+        (``SingleFeatureWarning``) if a single feature ranks the validation data better than what was learned.
 
         Parameters
         ----------
@@ -587,6 +588,13 @@ class Ranker(BaseEstimator):
         self._n_queries = train.n_queries if has_queries and not team.holds_parts else None
         if engine is not None:
             engine.check(self.to_neutral())
+        are_clicks = held_out is not None and (held_out.position is not None or held_out.propensity is not None)
+        if held_out is not None and not are_clicks and team.size == 1 and "select_by" in settings:
+            from tierank.metrics.singles import warn_of_single_feature
+
+            scores, metrics = self.model_.predict(held_out, self.resources()), settings["select_by"]
+            metric = metrics if isinstance(metrics, str) or callable(metrics) else metrics[0]
+            warn_of_single_feature(held_out, scores, metric, settings["rule"], self.resources().n_jobs, stacklevel=2)
         return self
 
     def _hold(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
@@ -627,7 +635,7 @@ class Ranker(BaseEstimator):
 
     def needs_list(self) -> bool:
         """Whether the score of a document depends on the other documents of its query: predict needs the whole list."""
-        return self.model_.needs_list
+        return self.model_.needs_list or self._plan.needs_list
 
     def _repr_html_(self) -> str:
         """Settings, history and importances for notebooks."""
@@ -847,7 +855,7 @@ class Ranker(BaseEstimator):
     def _as_candidates(self, X: Any, qid: ArrayLike | None, *, is_ranked: bool = False) -> RankingDataset:
         """The data to score; warns if many queries seem to have been given as one list."""
         check_fitted(self)
-        X, reads_lists = load_stream(X), is_ranked or self.model_.needs_list
+        X, reads_lists = load_stream(X), is_ranked or self.needs_list()
         if reads_lists or qid is not None:
             qid = self._query_ids_of(X, qid)
         data, seen = match_features(self, X, qid, self._plan), self.seen_
@@ -855,7 +863,7 @@ class Ranker(BaseEstimator):
         if reads_lists and is_one_list and data.n_documents > seen.longest_query:
             why = f"{type(self).__name__} scores a document by the other documents of its query, and "
             warnings.warn(
-                f"{why * self.model_.needs_list}no qid was given: these {data.n_documents:,} rows are"
+                f"{why * self.needs_list()}no qid was given: these {data.n_documents:,} rows are"
                 f" {'ranked' if is_ranked else 'scored'} as one query, longer than the longest training query"
                 f" ({seen.longest_query:,} documents). Give one query id per row if they are several queries"
                 f"{'' if seen.query_column is None else f', as qid or in a column {seen.query_column!r}'}",

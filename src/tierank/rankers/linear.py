@@ -6,7 +6,7 @@ Sums over blocks of queries, one eigendecomposition, and the best of some ridges
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tierank.arrays import Floats, Rows, release_pages
+from tierank.data.columns import Encoded
 from tierank.data.dataset import RankingDataset
 from tierank.data.matching import check_fitted
 from tierank.data.relevance import Gain, blocks_of, gain_levels
@@ -39,6 +40,10 @@ from tierank.transforms import EXPECTED, Transform, as_transforms, make_transfor
 RIDGES = tuple(float(f"{10 ** (1 - k / 2):.4g}") for k in range(11))
 # The ridge if it cannot be chosen: fewer than two queries with different ratings, and no validation data.
 USUAL_RIDGE = 1.0
+# What documents are ranked by before anything is learned, if there are vectors of their texts: weights of features that
+# are scaled to 0..1 in the query, and with them the stronger ridges that are tried (docs/tutorial-text.md).
+TEXT_WEIGHTS = {"cosine": 1.0, "list_cosine": 1.0, "fuzzy_found": 0.5}
+TEXT_RIDGES = (1000.0, 316.2, 100.0, 31.62)
 # Parts of the training queries that take turns in cross-validation. Each is summed up by itself, in one thread.
 N_FOLDS = 5
 # Numbers in a block of transformed features, and documents scored at a time.
@@ -94,6 +99,22 @@ class LinearModel(FittedModel):
                 got = f"a damaged description: {name} of shape {array.shape}, of {array.dtype}, or with NaN or infinity"
                 raise DataError(expected=expected, got=got)
         return model
+
+    @classmethod
+    def of_texts(cls, seen: Seen) -> LinearModel | None:
+        """How documents are ranked by their texts before anything is learned; None without vectors of texts."""
+        names, kinds = seen.feature_names or (), seen.columns.kinds
+        of_vectors = [kind for name in names if isinstance(kind := kinds.get(name), Encoded)]
+        if not of_vectors or not seen.has_queries:
+            return None
+        first = of_vectors[0]  # pairs of texts are declared in the order of their importance
+        coef = np.zeros((1, seen.n_features))
+        for part, weight in TEXT_WEIGHTS.items():
+            name = replace(first, part=part).feature
+            if name in names:
+                coef[0, names.index(name)] = weight
+        scaling = make_transform("query_minmax").fit(np.zeros((1, seen.n_features), np.float32))
+        return cls(seen, [scaling], coef)
 
     @property
     def needs_list(self) -> bool:
@@ -188,17 +209,25 @@ def train_linear(
         joined = [None if one is None else join_contents(team.all_gather(one)) for one in contents]
         tried = _TriedRidges(context, settings, joined)
     # Sums in several threads of a library have other bits than in one: threads work on parts that are always the same.
+    of_texts = LinearModel.of_texts(context.seen)
+    prior = None
+    if of_texts is not None and (names := [type(one).__name__ for one in transforms]).count("QueryMinMax"):
+        prior = np.zeros_like(model.coef)
+        prior[names.index("QueryMinMax")] = of_texts.coef[0]
+        prior = prior.ravel()
     with threadpool_limits(1, "blas"):
         folds, n_usable = queries.sum_up()
-        ridges = RIDGES if settings["ridge"] is None else (settings["ridge"],)
+        ridges = RIDGES if prior is None else TEXT_RIDGES + RIDGES
+        ridges = ridges if settings["ridge"] is None else (settings["ridge"],)
         if valid is None and settings["ridge"] is None and n_usable < 2:
             ridges = (USUAL_RIDGE,)
         shape = *model.coef.shape, len(ridges)
-        weights = _of_first(folds.total().solve(ridges), team).reshape(shape)
+        weights = _of_first(folds.total().solve(ridges, prior), team).reshape(shape)
         if valid is not None:
             scores = model.weigh(valid, weights, n_jobs)
         elif len(ridges) > 1:
-            held_out = [_of_first(folds.total(without=k).solve(ridges), team).reshape(shape) for k in range(N_FOLDS)]
+            parts = [folds.total(without=k).solve(ridges, prior) for k in range(N_FOLDS)]
+            held_out = [_of_first(one, team).reshape(shape) for one in parts]
             rows = rows_by_content(queries.data, n_jobs)
             scores = queries.held_out_scores(held_out)[rows]
             judged = with_rows(queries.data.replace(features=queries.data.features[:, :0]), rows)  # needs no features
@@ -305,8 +334,11 @@ class Sums(NamedTuple):
         """The mean of each column over the documents."""
         return self.totals / max(float(self.weight[0]), np.finfo(np.float64).tiny)
 
-    def solve(self, ridges: Sequence[float]) -> Floats:
-        """The weights of the columns for each ridge: columns x ridges. Columns that are constant have a weight of 0."""
+    def solve(self, ridges: Sequence[float], prior: Floats | None = None) -> Floats:
+        """The weights of the columns for each ridge: columns x ridges. Columns that are constant have a weight of 0.
+
+        With a ``prior`` they are shrunk towards that multiple of it which fits best, and otherwise towards 0.
+        """
         weights = np.zeros((len(self.targets), len(ridges)))
         live = self.squares > 0
         if not live.any() or not self.products.any():
@@ -318,8 +350,14 @@ class Sums(NamedTuple):
         kept = values > len(values) * np.finfo(np.float64).eps * values[-1]
         values, vectors = values[kept], vectors[:, kept]
         penalties = np.array(ridges) * (np.trace(products) / len(products))
-        along = vectors.T @ (self.targets[live] / scale)
-        weights[live] = vectors @ (along[:, None] / (values[:, None] + penalties)) / scale[:, None]
+        targets = self.targets[live] / scale
+        start = np.zeros(len(targets)) if prior is None else prior[live] * scale
+        if start.any():
+            start *= max(float(start @ targets) / float(start @ products @ start), 0.0)
+            targets = targets - products @ start
+        along = vectors.T @ targets
+        moved = vectors @ (along[:, None] / (values[:, None] + penalties))
+        weights[live] = (moved if prior is None else start[:, None] + moved) / scale[:, None]
         return weights
 
 

@@ -33,7 +33,8 @@ from tierank.losses.umart import (
 )
 from tierank.rankers.base import Ranker, fitted_copy, with_base
 from tierank.rankers.checkpoint import described_settings
-from tierank.rankers.model import FitContext, SavedModel, Seen
+from tierank.rankers.linear import LinearModel
+from tierank.rankers.model import FitContext, FittedModel, SavedModel, Seen
 from tierank.rankers.presets import Presets, tree_presets, why_no_setting
 from tierank.rankers.tree_settings import TreeSettings, check_parameters
 from tierank.settings import Between, Checked, Choice, Number, Optional, declared, setting
@@ -48,7 +49,6 @@ import os
 from tierank.data.checks import as_names
 from tierank.errors import DataError, NotFittedError
 from tierank.files import as_path
-from tierank.rankers.model import FittedModel
 from tierank.settings import Integer
 
 # Neighbours in random orders, and splits at random thresholds; docs/stochastic.md has the figures.
@@ -196,12 +196,15 @@ class BoostedTrees(FittedTrees, TreeSettings):
             # Of all data, so that all processes of a team agree.
             gain_levels(train.ratings[train.is_judged], settings["gain"])
         parts = context.team.part(train), None if valid is None else context.team.part(valid)
-        base, base_model, start = settings["base"], None, context.start
+        base, start = settings["base"], context.start
+        base_model: FittedModel | None
+        if start is not None:  # its base is not trained again: its trees correct that one
+            base_model = cast("TreeModel", start).base
+        elif base is not None:
+            base_model = base.fit_model(train, valid, context.of_base(base))
+        else:
+            base_model = LinearModel.of_texts(context.seen) if settings["for_target"] is None else None
         if base is not None:
-            if start is not None:  # its base is not trained again: its trees correct that one
-                base_model = cast("TreeModel", start).base
-            else:
-                base_model = base.fit_model(train, valid, context.of_base(base))
             context = replace(context.inside("trees"), start=start)
         return train_trees(self.objective(settings), *parts, context, base_model)
 
@@ -212,8 +215,12 @@ class BoostedTrees(FittedTrees, TreeSettings):
         settings = self.get_params(deep=False)
         if settings.get("loss", "") is not None:  # a loss of the user's own is not saved
             self.checked_settings()
-        base = settings["base"]
-        inner = None if base is None else base.restore_model(saved.inside("base", saved.facts.get("base")))
+        base, of_base = settings["base"], saved.facts.get("base")
+        inner: FittedModel | None = None
+        if base is not None:
+            inner = base.restore_model(saved.inside("base", of_base))
+        elif of_base is not None:
+            inner = LinearModel.restore(saved.inside("base", of_base), ["query_minmax"])
         return TreeModel.restore(saved, settings["query_features"], inner)
 
     def export_skeleton(self, train: RankingDataset, seen: Seen, settings: Mapping[str, Any]) -> Scorer:
@@ -229,7 +236,8 @@ class BoostedTrees(FittedTrees, TreeSettings):
     def base_(self) -> Ranker | None:
         """The fitted base ranker, if there is one."""
         base = self._trees.base
-        return None if base is None else fitted_copy(self.settings_["base"], base, self.seen_)
+        own = self.settings_["base"]
+        return None if base is None or own is None else fitted_copy(own, base, self.seen_)
 
     @property
     def propensities_(self) -> dict[str, NDArray[np.float64]]:
