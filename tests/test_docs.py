@@ -25,6 +25,7 @@ RUN = [
         DOCS / f"{name}.md"
         for name in (
             "start",
+            "choosing",
             "tutorial-shop",
             "tutorial-text",
             "tutorial-compare",

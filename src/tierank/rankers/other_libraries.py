@@ -122,6 +122,22 @@ def from_xgboost(model: Any, *, feature_names: Sequence[str] | None = None) -> L
     ------
     DataError
         If the file cannot be read, or the model has something other than such trees.
+
+    Examples
+    --------
+    >>> import json, tempfile, tierank
+    >>> tree = {"left_children": [1, -1, -1], "right_children": [2, -1, -1], "split_indices": [0, 0, 0],
+    ...         "split_conditions": [0.5, -1.0, 1.0], "default_left": [1, 0, 0], "split_type": [0, 0, 0],
+    ...         "sum_hessian": [5.0, 3.0, 2.0]}
+    >>> trees = {"gbtree_model_param": {"num_parallel_tree": "1"}, "trees": [tree]}
+    >>> facts = {"base_score": "0", "num_class": "0", "num_feature": "1"}
+    >>> learner = {"gradient_booster": {"name": "gbtree", "model": trees}, "learner_model_param": facts,
+    ...            "objective": {"name": "rank:ndcg"}, "attributes": {}, "feature_names": []}
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:  # what save_model("model.json") writes
+    ...     json.dump({"learner": learner}, file)
+    ...     file.flush()
+    ...     tierank.from_xgboost(file.name).predict([[0.25], [0.5]]).tolist()
+    [-1.0, 1.0]
     """
     with _reading(model, "XGBoost"):
         learner = _content(model, "XGBoost")["learner"]
@@ -176,6 +192,19 @@ def from_catboost(model: Any, *, feature_names: Sequence[str] | None = None) -> 
     ------
     DataError
         If the file cannot be read, or the model has something other than such trees.
+
+    Examples
+    --------
+    >>> import json, tempfile, tierank
+    >>> feature = {"flat_feature_index": 0, "feature_id": "", "has_nans": False, "nan_value_treatment": "AsIs"}
+    >>> split = {"float_feature_index": 0, "border": 0.5}
+    >>> tree = {"splits": [split], "leaf_values": [-1.0, 1.0], "leaf_weights": [3, 2]}
+    >>> model = {"features_info": {"float_features": [feature]}, "oblivious_trees": [tree], "scale_and_bias": [1, [0]]}
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".json") as file:  # what save_model writes with format="json"
+    ...     json.dump(model, file)
+    ...     file.flush()
+    ...     tierank.from_catboost(file.name).predict([[0.5], [0.75]]).tolist()
+    [-1.0, 1.0]
     """
     with _reading(model, "CatBoost"):
         content = _content(model, "CatBoost")
