@@ -121,11 +121,13 @@ def completion(options: argparse.Namespace) -> None:
 
     Example: tierank completion bash > ~/.local/share/bash-completion/completions/tierank
 
-    shell SHELL : {bash, zsh, fish}
+    shell SHELL : shell
         bash, zsh or fish
     """
     from tierank.cli import TIERANK
 
+    if options.shell not in _SHELLS:
+        raise ParameterError.unknown("shell", options.shell, _SHELLS)
     if options.shell not in _SHELLS:
         raise ParameterError.unknown("shell", options.shell, _SHELLS)
     print(f"# Completion for tierank, made by: tierank completion {options.shell}")

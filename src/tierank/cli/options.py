@@ -238,6 +238,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "rule": {"type": rule_name, "values": _names_in("metrics", "RULES")},
     "format": {"values": _names_in("io", "FORMATS", lambda forms: [name for name in forms if forms[name].read])},
     "click model": {"values": _names_in("clicks", "CLICK_MODELS")},
+    "shell": {"values": lambda: ["bash", "zsh", "fish"]},
     "list": {"values": _names_in("cli.installation", "LISTS")},
     "seed": {"type": integer, "default": 0, "help": "random seed"},
     "json": {"type": bool, "help": "machine-readable output"},
