@@ -36,7 +36,7 @@ def train_catboost(features=TRAIN.features, **settings):
 
 def at_thresholds(ranker, features):
     """Rows with values at the thresholds of the model and one step of float32 beside them."""
-    trees = ranker.portable().scorer
+    trees = ranker.to_neutral().scorer
     rows = np.repeat(features[:3], len(trees.feature), axis=0)
     with np.errstate(over="ignore"):  # CatBoost splits missing values from all others by the lowest number
         steps = [np.nextafter(trees.threshold, np.float32(end)) for end in (-np.inf, np.inf)]
