@@ -49,7 +49,8 @@ def test_a_pipeline_trains_and_scores_as_the_ranker_does(settings):
     loaded = Reranker(expected).transform(shuffled)
     assert loaded["score"].tolist() == found["score"].tolist()
     assert len(Reranker(expected).transform(shuffled[:0])) == 0
-    table = pt.Experiment([pipeline], shuffled[["qid", "query"]].drop_duplicates(), frames(test)[1], ["ndcg_cut_10"])
+    whole = pt.Transformer.from_df(shuffled) >> Reranker(expected)
+    table = pt.Experiment([whole], shuffled[["qid", "query"]].drop_duplicates(), frames(test)[1], ["ndcg_cut_10"])
     assert len(table) == 1
 
 
