@@ -41,6 +41,12 @@ def test_the_code_of_the_card_runs(tmp_path):
     assert "Trained without validation data." in card
 
 
+def test_the_card_of_an_imported_model_does_not_invent_its_training_data(tmp_path):
+    card = card_of(tierank.from_lightgbm(LambdaMART(**SMALL).fit(TRAIN).booster_), tmp_path)
+    assert "## Training data\n\nNot known: the model was imported." in card
+    assert "## Validation\n\nNot known." in card
+
+
 def test_names_of_columns_cannot_break_the_card(tmp_path):
     names = ["a|b", "`c`\nd", "e"]
     data = tierank.RankingDataset(

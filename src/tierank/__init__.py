@@ -138,7 +138,7 @@ if TYPE_CHECKING:
     from tierank.transforms import TRANSFORMS as TRANSFORMS
     from tierank.transforms import Transform as Transform
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0"
 
 # Where each public name lives; the block above says the same to type checkers and editors.
 _NAMES = {

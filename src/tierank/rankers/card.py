@@ -18,6 +18,7 @@ def model_card(ranker: Any, description: Mapping[str, Any], n_queries: int | Non
     changed = {name: value for name, value in settings.items() if value != defaults.get(name, value)}
     names, best = description["feature_names"], getattr(ranker, "best_", {})
     rule = settings.get("rule", "tierank")
+    is_imported = description["longest_query"] < 2  # nothing is learned from lists of one
     facts = [
         f"{description['n_features']:,} features",
         *([] if n_queries is None else [f"{n_queries:,} queries"]),
@@ -44,11 +45,11 @@ def model_card(ranker: Any, description: Mapping[str, Any], n_queries: int | Non
         or "All have their default values.",
         *(["The others have their default values."] if changed else []),
         "## Training data",
-        f"{', '.join(facts).capitalize()}.",
+        "Not known: the model was imported." if is_imported else f"{', '.join(facts).capitalize()}.",
         "## Validation",
         f"{judged}\n\nRule `{of_rule}`. These data helped to choose the model, so the values are a little too good."
         if judged
-        else "Trained without validation data.",
+        else ("Not known." if is_imported else "Trained without validation data."),
         "## Features",
         f"{description['n_features']:,}, without names." if names is None else ", ".join(map(_code, names)),
     ]
