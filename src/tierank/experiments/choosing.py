@@ -15,6 +15,7 @@ import numpy as np
 
 from tierank.arrays import Floats
 from tierank.display import Grid, Result, ShownTable, format_number
+from tierank.errors import DataError
 from tierank.experiments.crossval import cross_validate
 from tierank.experiments.folds import Fold, Folds, PartFolds, folds_of
 from tierank.experiments.runs import Run
@@ -24,6 +25,7 @@ from tierank.metrics.compare import Comparison, compare_evaluations
 from tierank.metrics.judge import Judge
 from tierank.metrics.rules import Rule
 from tierank.metrics.significance import SIGNIFICANT
+from tierank.metrics.singles import best_single_feature
 from tierank.rankers import RANKERS
 from tierank.rankers.base import Ranker
 from tierank.settings import Integer, Number
@@ -232,18 +234,10 @@ def _best_feature(fold: Fold, metric: str, rule: str | Rule) -> tuple[str, Float
     """The feature that ranks training queries best, up or down, and its values in the test data as scores."""
     train, _, test = fold
     some = train.select(np.arange(min(train.n_queries, _SEARCHED)))
-    judge = Judge(some, metric, rule)
-
-    def scores(values: Any, sign: int) -> Floats:
-        signed = sign * np.asarray(values, np.float64)
-        return np.where(np.isnan(signed), -np.finfo(np.float32).max, signed)  # missing values rank last
-
-    def mean(way: tuple[int, int]) -> float:
-        return float(np.nanmean(next(iter(judge(scores(some.features[:, way[0]], way[1])).values()))))
-
-    column, sign = max(((column, sign) for column in range(train.n_features) for sign in (1, -1)), key=mean)
-    name = str(column + 1) if train.feature_names is None else train.feature_names[column]
-    return f"{name}{', ascending' * (sign < 0)}", test.restore(scores(test.features[:, column], sign))
+    best = best_single_feature(some, Judge(some, metric, rule))
+    if best is None:
+        raise DataError(argument="data", expected="a feature that is a number", got="categories alone")
+    return f"{best.name}{'' if best.is_rising else ', lowest first'}", test.restore(best.scores(test))
 
 
 def _choice(run: Run, left_out: dict[str, str], feature: str) -> Choice:

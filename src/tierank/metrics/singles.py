@@ -21,6 +21,8 @@ from tierank.metrics.significance import SIGNIFICANT, SMALL, paired_p
 _FIRST, _QUERIES, _NUMBERS, _JUDGED = 10, 200, 1 << 21, 3
 # Fewer queries say too little for a warning.
 _FEWEST = 20
+# Below every feature: missing values rank last.
+_LAST = -1e39
 
 
 class SingleFeature(NamedTuple):
@@ -30,6 +32,8 @@ class SingleFeature(NamedTuple):
     ----------
     name : str
         Its name.
+    column : int
+        Its column.
     is_rising : bool
         Whether higher values are better.
     values : array
@@ -37,8 +41,18 @@ class SingleFeature(NamedTuple):
     """
 
     name: str
+    column: int
     is_rising: bool
     values: Floats
+
+    def scores(self, data: RankingDataset) -> Floats:
+        """The scores that rank data by this feature; missing values rank last."""
+        return _scores(data, self.column, self.is_rising)
+
+
+def _scores(data: RankingDataset, column: int, is_rising: bool) -> Floats:
+    signed = data.features[:, column].astype(np.float64) * (1 if is_rising else -1)
+    return np.where(np.isnan(signed), _LAST, signed)
 
 
 def best_single_feature(data: RankingDataset, judge: Judge) -> SingleFeature | None:
@@ -67,10 +81,8 @@ def best_single_feature(data: RankingDataset, judge: Judge) -> SingleFeature | N
     found = []
     for place in np.argsort(-rough, kind="stable")[:_JUDGED].tolist():
         column, is_rising = usable[place % len(usable)], place < len(usable)
-        values = data.features[:, column].astype(np.float64) * (1 if is_rising else -1)
-        lowest = np.nanmin(values) - 1 if not np.isnan(values).all() else 0.0
-        scores = np.where(np.isnan(values), lowest, values)
-        found.append(SingleFeature(names[column], is_rising, judge(scores)[metric]))
+        values = judge(_scores(data, column, is_rising))[metric]
+        found.append(SingleFeature(names[column], column, is_rising, values))
     return max(found, key=lambda one: float(np.nan_to_num(np.nanmean(one.values))))
 
 
