@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MISSING = [library for library in EXTRAS if find_spec(library) is None]
-_NAMES = "|".join(_MISSING)
+_NAMES = "|".join([*_MISSING, "PyTerrier"])
 _NEEDED = re.compile(rf"No module named '({_NAMES})\b|\bneeds ({_NAMES}): pip install")
 
 

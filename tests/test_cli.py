@@ -403,7 +403,7 @@ def test_demo_of_every_model_of_the_paper(tmp_path, capsys):
         (["describe", "{}/data.txt", "--formt=csv"], "option of tierank describe '--formt': did you mean '--format'?"),
         (["describe", "{}/data.txt", "more"], "unrecognized arguments: more; see tierank describe --help"),
         (["train", "umart", "--train", "x", "--out", "m", "-n", "5"], "arguments: -n 5; see tierank train --help"),
-        (["help"], "unknown command 'help': Known: clicks, "),
+        (["help"], "unknown command 'help': Known: adopt, choose, clicks, "),
         (["help"], "train, tune; see tierank --help"),
         (["--quiet", "demo"], "unknown option of tierank '--quiet': Known: --help, --version"),
         (["clicks", "--seed", "1", "fit"], "unknown option of tierank clicks '--seed'"),
@@ -479,7 +479,7 @@ def test_the_list_of_rankers_says_which_to_start_with(capsys):
     code, out, err = run(capsys, "list", "rankers")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == list(tierank.RANKERS)
-    assert "umart: start here" in err
+    assert "Which one? blend: the best we measured" in err
 
 
 @pytest.mark.parametrize("module", ["tierank.cli", "argparse", "tierank.errors", "tierank.cli.installation"])

@@ -753,7 +753,7 @@ def test_many_little_wins_are_no_preference():
         shown = interleave("abcdefghij", "fabcdeghij", method="probabilistic", k=5, seed=rng)
         outcomes.append(shown.outcome(np.arange(5) == rng.integers(5)))
     found = preference(outcomes)
-    assert found.wins > 4 * found.losses
+    assert found.wins > 1.5 * found.losses  # signs alone would prefer the first
     assert found.p > 0.05
     assert found.low < 0 < found.high
 

@@ -23,7 +23,7 @@ import tierank
 from tierank import RANKERS, DataError, NotFittedError, ParameterError, RankingDataset
 from tierank.extras import MissingExtraError
 from tierank.kernels import most_workers, n_threads
-from tierank.rankers import importance
+from tierank.rankers import explain
 from tierank.rankers.model import Seen
 from tierank.rankers.order import canonical_rows
 
@@ -365,7 +365,7 @@ def test_shuffles_that_are_predicted_together_are_those_one_by_one(name, monkeyp
     data = tierank.make_ranking(5, n_features=3, mean_length=6, max_length=9, seed=2)
     ranker = make(name).fit(data)
     together = ranker.permutation_importance(data, n_repeats=2, seed=3)
-    monkeypatch.setattr(importance, "_TOGETHER", 1)
+    monkeypatch.setattr(explain, "_TOGETHER", 1)
     np.testing.assert_array_equal(ranker.permutation_importance(data, n_repeats=2, seed=3), together)
     shuffled = np.array(data.features)
     order = np.random.default_rng([3, 0]).permutation(data.n_documents)

@@ -31,7 +31,7 @@ def told(fit):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit()
-    return [str(one.message) for one in caught if "training queries" in str(one.message)]
+    return [str(one.message) for one in caught if "are training queries" in str(one.message)]
 
 
 @pytest.mark.parametrize("ranker", [tierank.UMart(**QUICK), tierank.LinearRanker()], ids=["trees", "linear"])

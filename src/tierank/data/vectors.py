@@ -65,8 +65,9 @@ class TextEncoder:
     --------
     >>> def vowels(texts):
     ...     return [[text.count(letter) for letter in "aeiou"] for text in texts]
-    >>> TextEncoder(vowels).vectors(["queue", "a e"]).round(2).tolist()
-    [[0.0, 0.71, 0.0, 0.0, 0.71], [0.71, 0.71, 0.0, 0.0, 0.0]]
+    >>> print(TextEncoder(vowels).vectors(["queue", "a e"]).round(2))
+    [[0.   0.71 0.   0.   0.71]
+     [0.71 0.71 0.   0.   0.  ]]
     """
 
     def __init__(self, source: str | os.PathLike[str] | Encode, version: str | None = None) -> None:

@@ -154,7 +154,7 @@ def ratings_in(table: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
     >>> from tierank.data.tables import RequestTable
     >>> ratings_in(RequestTable({"query": ["a", "a"], "price": [3.5, 4.5], "grade": [1, 0]}))
-    (array([1, 0]), array(['a', 'a'], dtype=object))
+    (array([1, 0], dtype=object), array(['a', 'a'], dtype=object))
     """
     names, found = column_names(table), []
     for usual in (RATING_NAMES, dict.fromkeys((*QUERY_NAMES, *QUERY_COLUMNS))):

@@ -186,8 +186,6 @@ class Ranker(BaseEstimator):
     feature_names_in_: NDArray[Any]
     # What distinguishes the lists of the training data; None without query ids, and after loading.
     _lists: ListTotals | None = None
-    # Queries of the training data, for the model card; None if they are not known.
-    _n_queries: int | None = None
 
     # scikit-learn routes query ids to these methods without being asked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
@@ -585,7 +583,6 @@ class Ranker(BaseEstimator):
                 self._hold(stop.model, context.seen, settings)
             raise
         self._lists = lists
-        self._n_queries = train.n_queries if has_queries and not team.holds_parts else None
         if engine is not None:
             engine.check(self.to_neutral())
         are_clicks = held_out is not None and (held_out.position is not None or held_out.propensity is not None)
@@ -850,7 +847,7 @@ class Ranker(BaseEstimator):
             The folder. An earlier model there is replaced in one step. Its README.md describes the model for people.
         """
         files = model_files(self)
-        write_folder(path, files | {CARD: model_card(self, json.loads(files[MODEL.file]), self._n_queries)})
+        write_folder(path, files | {CARD: model_card(self, json.loads(files[MODEL.file]))})
 
     def _as_candidates(self, X: Any, qid: ArrayLike | None, *, is_ranked: bool = False) -> RankingDataset:
         """The data to score; warns if many queries seem to have been given as one list."""

@@ -11,8 +11,8 @@ from tierank.settings import declared
 CARD = "README.md"
 
 
-def model_card(ranker: Any, description: Mapping[str, Any], n_queries: int | None) -> bytes:
-    """The card of a fitted ranker, from what its model.json says; ``n_queries`` is known only after training."""
+def model_card(ranker: Any, description: Mapping[str, Any]) -> bytes:
+    """The card of a fitted ranker, from what its model.json says, so that a loaded model has the same."""
     kind, settings = description["ranker"], description["settings"]
     defaults = encode_settings({name: one.default for name, one in declared(ranker).items()}, lambda value, name: None)
     changed = {name: value for name, value in settings.items() if value != defaults.get(name, value)}
@@ -21,7 +21,6 @@ def model_card(ranker: Any, description: Mapping[str, Any], n_queries: int | Non
     is_imported = description["longest_query"] < 2  # nothing is learned from lists of one
     facts = [
         f"{description['n_features']:,} features",
-        *([] if n_queries is None else [f"{n_queries:,} queries"]),
         f"at most {description['longest_query']:,} documents per query",
         f"{'with' if description['has_missing'] else 'no'} missing values",
     ]
