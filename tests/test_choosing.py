@@ -72,11 +72,11 @@ def test_the_advice_names_what_is_cheaper_and_not_worse(data, choice):
     best = {"one feature": 0.0, "linear": 0.1, "lambdamart": 1.0, "blend": 5.0}
     scores = {name: data.restore(data.features[:, 0]) for name in SIMPLE} | {"blend": data.restore(data.ratings)}
     comparison = tierank.compare(data, scores, metrics="ndcg@10")
-    clear = choosing.Choice(comparison, best, {}, "blend", None, "1", 1)
+    clear = choosing.Recommendation(comparison, best, {}, "blend", None, "1", 1)
     mean = comparison.mean("blend", "ndcg@10")
     assert clear.advice.startswith(f"Use blend: ndcg@10 {mean:.4f}, +{mean - comparison.mean('linear', 'ndcg@10'):.4f}")
     assert clear.advice.endswith("for 5 times the CPU time of lambdamart.")
-    also = choosing.Choice(comparison, best, {}, "blend", "lambdamart", "1", 1)
+    also = choosing.Recommendation(comparison, best, {}, "blend", "lambdamart", "1", 1)
     assert also.advice.endswith("; lambdamart is not significantly worse and costs 20% of it.")
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tierank.errors import TeamError as TeamError
     from tierank.errors import TierankError as TierankError
     from tierank.errors import WriteError as WriteError
-    from tierank.experiments import Choice as Choice
+    from tierank.experiments import Recommendation as Recommendation
     from tierank.experiments import Run as Run
     from tierank.experiments import Tuning as Tuning
     from tierank.experiments import choose as choose
@@ -150,7 +150,7 @@ _NAMES = {
         "ColumnWarning DataError NotFittedError ParameterError ProcessError SingleFeatureWarning TeamError TierankError"
         " WriteError"
     ),
-    "experiments": "choose Choice cross_validate Run side_by_side tune Tuning",
+    "experiments": "choose cross_validate Recommendation Run side_by_side tune Tuning",
     "export": "TARGETS verify",
     "export.proof": "Proof",
     "extras": "MissingExtraError",

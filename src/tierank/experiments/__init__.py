@@ -1,6 +1,6 @@
 """Experiments: folds, seeds, settings, and the folder that stores their results."""
 
-from tierank.experiments.choosing import Choice as Choice
+from tierank.experiments.choosing import Recommendation as Recommendation
 from tierank.experiments.choosing import choose as choose
 from tierank.experiments.crossval import LEAKS as LEAKS
 from tierank.experiments.crossval import cross_validate as cross_validate

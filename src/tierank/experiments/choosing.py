@@ -47,7 +47,7 @@ _ENOUGH, _SEARCHED = 1_000, 1_000
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Choice(Result):
+class Recommendation(Result):
     """The result of ``choose``: ``print`` shows the table, and below it which ranker to use.
 
     Attributes
@@ -150,7 +150,7 @@ def choose(
     n_jobs: int | None = None,
     progress: bool = False,
     **reading: Any,
-) -> Choice:
+) -> Recommendation:
     """Try rankers on your data, and say which one to use.
 
     Tried are, cheap ones first: the best single feature, ``LinearRanker``, ``LambdaMART``, ``UMart``, its preset
@@ -180,7 +180,7 @@ def choose(
 
     Returns
     -------
-    Choice
+    Recommendation
         The table, and the advice.
 
     Examples
@@ -240,7 +240,7 @@ def _best_feature(fold: Fold, metric: str, rule: str | Rule) -> tuple[str, Float
     return f"{best.name}{'' if best.is_rising else ', lowest first'}", test.restore(best.scores(test))
 
 
-def _choice(run: Run, left_out: dict[str, str], feature: str) -> Choice:
+def _choice(run: Run, left_out: dict[str, str], feature: str) -> Recommendation:
     """The comparison with the best simple system, and what is best and what is cheaper."""
     evaluations = {system: run.evaluation(system) for system in run.systems}
     metric = run.metrics[0]
@@ -252,7 +252,7 @@ def _choice(run: Run, left_out: dict[str, str], feature: str) -> Choice:
     equal = [system for system, one in others.items() if one[metric].verdict != "worse"]
     cheapest = min([best, *equal], key=lambda system: prices[system])
     baseline = max(SIMPLE, key=lambda system: means[system])
-    return Choice(
+    return Recommendation(
         comparison=compare_evaluations(evaluations, baseline),
         prices=prices,
         left_out=left_out,

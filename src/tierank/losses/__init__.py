@@ -70,7 +70,7 @@ from tierank.losses.objective import Objective
 from tierank.losses.umart import LambdaRankObjective, StochasticUMartObjective, UMartObjective
 
 if TYPE_CHECKING:
-    from tierank.losses.batch import Batch, Step
+    from tierank.losses.batch import Batch, TierStep
     from tierank.losses.derivatives import check_gradient
     from tierank.losses.listwise import listmle, listnet, plistmle, softmax
     from tierank.losses.pairwise import lambdaloss, lambdarank, ranknet
@@ -80,9 +80,29 @@ if TYPE_CHECKING:
     from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
 
 __all__ = [
-    "LOSSES", "OBJECTIVES", "WITH_WEIGHTS", "Batch", "LambdaRankObjective", "Loss", "LossObjective",
-    "Objective", "Step", "StochasticUMartObjective", "UMartObjective", "approxndcg", "check_gradient", "lambdaloss",
-    "lambdarank", "listmle", "listnet", "neuralndcg", "plistmle", "ranknet", "softmax", "stepwise_urank", "urank",
+    "LOSSES",
+    "OBJECTIVES",
+    "WITH_WEIGHTS",
+    "Batch",
+    "LambdaRankObjective",
+    "Loss",
+    "LossObjective",
+    "Objective",
+    "StochasticUMartObjective",
+    "TierStep",
+    "UMartObjective",
+    "approxndcg",
+    "check_gradient",
+    "lambdaloss",
+    "lambdarank",
+    "listmle",
+    "listnet",
+    "neuralndcg",
+    "plistmle",
+    "ranknet",
+    "softmax",
+    "stepwise_urank",
+    "urank",
     "windowed_urank",
 ]  # fmt: skip
 

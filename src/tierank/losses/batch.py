@@ -554,15 +554,15 @@ class Batch:
         return Ladder(torch.arange(self.n_documents, device=self.device), self.offsets)
 
     @cached_property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TierStep]:
         """The steps in which tiers are selected, each for all queries at once."""
         last = (self.n_tiers - 2)[self.query].minimum(self.tiers)  # the last step that a document takes part in
         rows = (last >= 0).nonzero().squeeze(1)
-        steps: list[Step] = []
+        steps: list[TierStep] = []
         while len(rows):
             query = self.query[rows]
             selected = (self.tiers[rows] == len(steps)).nonzero().squeeze(1)
-            steps.append(Step(rows, query, selected, query[selected]))
+            steps.append(TierStep(rows, query, selected, query[selected]))
             rows = rows[last[rows] >= len(steps)]
         return steps
 
@@ -573,7 +573,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Step:
+class TierStep:
     """One step in which a tier is selected, in all queries that have a lower tier left.
 
     ``rows`` are the documents not selected before, ``rows[selected]`` those of the tier; the others say which query

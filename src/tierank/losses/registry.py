@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tierank.losses.batch import Batch, Step
+from tierank.losses.batch import Batch, TierStep
 from tierank.losses.listwise import listmle, listnet, plistmle, softmax
 from tierank.losses.pairwise import lambdaloss, lambdarank, ranknet
 from tierank.losses.smooth import approxndcg, neuralndcg
 from tierank.losses.tensors import Loss
 from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
 
-__all__ = ["Batch", "Loss", "Step", "stepwise_urank"]
+__all__ = ["Batch", "Loss", "TierStep", "stepwise_urank"]
 
 _LOSSES = (
     approxndcg, lambdaloss, lambdarank, listmle, listnet, neuralndcg, plistmle, ranknet, softmax, urank, windowed_urank,
