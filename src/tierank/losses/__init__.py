@@ -80,29 +80,9 @@ if TYPE_CHECKING:
     from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
 
 __all__ = [
-    "LOSSES",
-    "OBJECTIVES",
-    "WITH_WEIGHTS",
-    "Batch",
-    "LambdaRankObjective",
-    "Loss",
-    "LossObjective",
-    "Objective",
-    "StochasticUMartObjective",
-    "TierStep",
-    "UMartObjective",
-    "approxndcg",
-    "check_gradient",
-    "lambdaloss",
-    "lambdarank",
-    "listmle",
-    "listnet",
-    "neuralndcg",
-    "plistmle",
-    "ranknet",
-    "softmax",
-    "stepwise_urank",
-    "urank",
+    "LOSSES", "OBJECTIVES", "WITH_WEIGHTS", "Batch", "LambdaRankObjective", "Loss", "LossObjective",
+    "Objective", "StochasticUMartObjective", "TierStep", "UMartObjective", "approxndcg", "check_gradient", "lambdaloss",
+    "lambdarank", "listmle", "listnet", "neuralndcg", "plistmle", "ranknet", "softmax", "stepwise_urank", "urank",
     "windowed_urank",
 ]  # fmt: skip
 
